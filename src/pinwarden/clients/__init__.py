@@ -3,7 +3,8 @@
 Start with ``table.py`` (one row per client) and ``config.py`` (reading). ``files.py`` finds and writes the files.
 ``documents.py`` edits one server in a document and leaves every other byte alone, with an editor per format:
 ``jsonc.py``, ``toml_text.py`` and ``yaml_text.py``. ``command_line.py`` and ``launchers.py`` parse commands.
-``drift.py`` compares configurations with approved ones; ``findings.py`` checks them without an approved state.
+``drift.py`` compares a server's entry with the approved one. ``findings.py`` reports risks without a comparison.
 
-Everything but ``files.py`` is pure. Must not import ``lock``: a client's file means the same with and without a lock.
+Everything but ``files.py`` is pure. The package must not import ``lock``: the meaning of a client's file does not
+depend on a lock.
 """

@@ -1,10 +1,10 @@
-"""The servers in a client's configuration file, and what each of them would start or contact.
+"""Read the servers in a client's configuration file, and the command or URL of each server.
 
-Reading a file never raises: a damaged file is a `ConfigFile` with a problem, and a server
-that cannot be parsed is a `ConfiguredServer` with a problem, so one of them never hides the others. Values stay as
-written; ``${VAR}`` is expanded when the server is started or contacted.
+Reading a file never raises. An invalid file becomes a `ConfigFile` with a problem, and an invalid entry becomes a
+`ConfiguredServer` with a problem, so the valid entries next to it are still read. Values stay as written: ``${VAR}`` is
+expanded only when Pinwarden starts or contacts the server.
 
-The second half parses one entry. Each client has its own entry format, which ``table.py`` describes.
+The second half of the module parses one entry. ``table.py`` describes the entry format of each client.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",),
 
 
 class ConfiguredServer(Record):
-    """One server in a client's file."""
+    """One server in a client's configuration file."""
 
     client: str
     scope: Scope
     path: str
-    """The file."""
+    """The path of the configuration file."""
     name: str
     pointer: str
     """JSON Pointer to the entry inside the file."""
     entry: Any = field(repr=False)
-    """The entry as in the file. It may contain secrets, so it is not shown."""
+    """The entry as written in the file. It may contain secrets, so ``repr`` leaves it out."""
     target: Target | None
     problem: str | None = None
     """Why the entry is invalid or ambiguous."""
     disabled: bool = False
     folder: str | None = None
-    """The project of an entry with scope ``local``; the user's file has the entries of all projects."""
+    """The project folder, if the scope is ``local``: one file of the user has the local entries of all projects."""
 
 
 class DeclaredInput(Record):
-    """A value that the client asks its user for; ``${input:id}`` is replaced by it."""
+    """An input that a file declares: the client asks the user for a value and replaces ``${input:id}`` by it."""
 
     id: str
     pointer: str
     """JSON Pointer to the declaration inside the file."""
     password: bool
-    """The client hides what is typed."""
+    """Whether the client hides the value while the user types it."""
     literals: tuple[str, ...] = field(repr=False)
-    """The values that the file proposes: the default and the options. They may be secrets."""
+    """The default and the options that the file proposes. They may be secrets."""
     command: str | None = None
-    """The client's command that computes the value, if the user is not asked."""
+    """The client's command that computes the value, if the client does not ask the user."""
 
 
 class ConfigFile(Record):
-    """A file that a client reads."""
+    """A configuration file that a client reads, with the servers in it."""
 
     client: str
     scope: Scope
@@ -67,16 +67,16 @@ class ConfigFile(Record):
     """The parsed file; ``None`` if it could not be read."""
     fault: Literal["unreadable", "invalid"] | None = None
     problem: str | None = None
-    """The reason of the fault, as text."""
+    """Why the file is unreadable or invalid."""
     link: str | None = None
-    """The target, if the path or a parent folder inside the project or home is a symbolic link."""
+    """The resolved path, if the file or a parent folder inside the project or home is a symbolic link."""
     settings: bool = False
-    """The file has no servers, but settings that apply to them."""
+    """Whether the file has only settings that apply to servers, and no servers."""
     inputs: tuple[DeclaredInput, ...] = ()
     unread: tuple[str, ...] = ()
-    """JSON Pointers to members with servers that the client, as far as known, does not read. Not in ``servers``."""
+    """JSON Pointers to members that look like servers, but that the client is not known to read."""
     code: bool = False
-    """The file is a program that the client loads; it is not read."""
+    """Whether the file is a program that the client loads. Pinwarden does not read it."""
 
 
 def _read_front_matter(data: bytes) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def read_config(
 
 
 def parse_targets(config: Any) -> dict[str, Target]:
-    """The servers of a configuration of an unknown client, by name, without invalid entries."""
+    """Parse the servers of a configuration whose client is unknown, by name. Invalid entries are left out."""
     if type(config) is not dict:
         raise PinwardenError("CONFIG_INVALID", "the configuration is not an object")
     targets: dict[str, Target] = {}
@@ -135,7 +135,7 @@ def parse_targets(config: Any) -> dict[str, Target]:
 
 
 def parse_configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
-    """One entry of a project's file, parsed in its client's format."""
+    """Parse one entry of a project's file in the entry format of its client."""
     target, problem = parse_target(entry, client)
     if not name:
         problem = "the server has no name"
@@ -185,7 +185,7 @@ def _parse_servers(
 
 
 def is_client_builtin(entry: Any, client: Client) -> bool:
-    """Whether an entry is a built-in part of the client and starts or contacts no server."""
+    """Whether an entry is a built-in feature of the client instead of an MCP server."""
     if not client.entry_format.builtin_types or type(entry) is not dict:
         return False
     words = unwrap_entry(entry, client)
@@ -216,7 +216,7 @@ def _parse_inputs(document: Mapping[str, Any], client: Client, location: ConfigL
 def _find_server_lists(
     document: Any, client: Client, location: ConfigLocation
 ) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Every object or list of servers in the file, with its path."""
+    """Yield every object or list of servers in the file, with its member path."""
     for root in (location.root or client.root, *location.more_roots):
         yield from (
             (entries, steps)
@@ -226,7 +226,10 @@ def _find_server_lists(
 
 
 def _resolve_path(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """The values at a path, with the members as written: if ``dotted``, ``a.b`` may mean ``b`` in ``a``."""
+    """Yield the values at a member path, with the member names as written in the file.
+
+    If ``dotted``, the member ``"a.b"`` also stands for ``b`` inside ``a``.
+    """
     if not path:
         yield value, ()
         return
@@ -247,12 +250,12 @@ def _list_or_empty(value: Any) -> list[Any]:
 
 
 def _stem(path: str) -> str:
-    """The name of a file without its suffix."""
+    """Return the name of a file without its folder and suffix."""
     return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
 
 
 def _iter_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
-    """Name, entry and last step of its pointer."""
+    """Yield the name and entry of each server, and the last token of its JSON Pointer."""
     if type(entries) is dict:
         for name, entry in entries.items():
             # VS Code's old settings keep servers and inputs under "mcp"; opencode keeps servers there directly.
@@ -282,7 +285,7 @@ _MAX_VALUES = 50_000
 
 
 def find_unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
-    """Pointers to members with servers, except those in ``read``."""
+    """Yield JSON Pointers to members that look like servers, except those whose servers are in ``read``."""
     holders = {pointer.rpartition("/")[0] for pointer in read}
     pending: list[tuple[Any, str, int]] = [(document, "", 0)]
     seen = 0
@@ -324,10 +327,9 @@ _ANY_HEADERS = tuple(dict.fromkeys(entry_format.headers_path for entry_format in
 def normalize_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
     """Convert an entry to common member names, independent of the client's format.
 
-    ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
-    clients; other members keep their names. Only the client's own format is recognised: another client's name for
-    the same thing stays an unknown member, and so does a member that another one overrides. If its name is a common
-    one, it gets the prefix ``unused``. Nothing is refused; a value of a wrong type stays.
+    The common names are ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled``.
+    Members that this client does not use, or that another member overrides, are kept. If such a member has a common
+    name, it gets the prefix ``unused``. Values of a wrong type are kept too; this function never raises.
     """
     rest = unwrap_entry(entry, client)
     words = _pop_command_line(rest, client)
@@ -352,7 +354,7 @@ def normalize_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
 
 
 def parse_target(entry: Any, client: Client) -> tuple[Target | None, str | None]:
-    """Parse what an entry starts or contacts. Returns the target, if there is one, and the problem, if there is one."""
+    """Parse the command or URL of an entry. Returns the target and the problem; an ambiguous entry has both."""
     if type(entry) is not dict:
         return None, "the entry is not an object"
     fields = normalize_entry(entry, client)
@@ -372,7 +374,7 @@ def parse_target(entry: Any, client: Client) -> tuple[Target | None, str | None]
 
 
 def unwrap_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """A copy of an entry, with the members of its wrapper moved up (Goose keeps a server under ``config``)."""
+    """Copy an entry, with the members inside its wrapper moved to the top. Goose uses the wrapper ``config``."""
     inner = entry.get(client.entry_format.wrapper_member) if client.entry_format.wrapper_member else None
     if type(inner) is not dict:
         return dict(entry)
@@ -380,7 +382,10 @@ def unwrap_entry(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
 
 
 def _pop_command_line(rest: dict[str, Any], client: Client) -> list[Any]:
-    """Remove program and arguments from the entry: one string, one list, or (Zed, before 2025) an object."""
+    """Remove the program and its arguments from the entry, and return them as words.
+
+    The program is a string, a list with the arguments, or an object (in Zed before 2025).
+    """
     command = rest.pop(client.entry_format.command_member, None)
     arguments = rest.pop("args", None)
     if type(command) is dict and "path" in command:
@@ -393,7 +398,7 @@ def _pop_command_line(rest: dict[str, Any], client: Client) -> list[Any]:
         if "env" in inner and "env" not in rest:
             rest["env"] = inner.pop("env")
         if inner:
-            rest["command"] = inner  # unused members stay visible
+            rest["command"] = inner  # members that the client does not use are kept for comparison
     first = command if type(command) is list else [] if command is None else [command]
     return [*first, *(arguments if type(arguments) is list else [] if arguments is None else [arguments])]
 
@@ -426,7 +431,10 @@ def _list_env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
 
 
 def _pop_env(rest: dict[str, Any], client: Client) -> Any:
-    """The variables of a server. Codex lists the names of those it passes on; other clients use placeholders."""
+    """Remove the environment variables from the entry and return them.
+
+    Codex lists the names of variables to pass on. They become placeholders such as ``${NAME}``, as other clients write.
+    """
     env = _pop_first(rest, _list_env_paths(client))
     named = rest.get("env_vars")
     if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
@@ -442,7 +450,7 @@ def _list_header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
 
 
 def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
-    """Remove the value at the first of these paths that exists from the entry; an empty object if none exists."""
+    """Remove the value at the first existing path from the entry and return it; an empty object if no path exists."""
     for path in paths:
         *outer, last = path
         holder: Any = rest
@@ -465,7 +473,7 @@ def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
 def _pop_disabled(rest: dict[str, Any], client: Client) -> bool:
     member, value = client.entry_format.disabling_member
     if type(rest.get(member)) not in (bool, type(None)):
-        return False  # how the client interprets such a value is unknown, so it is compared as written
+        return False  # a value of another type stays in the entry and is compared as written
     return rest.pop(member, None) is value
 
 
@@ -473,7 +481,7 @@ def _pop_headers(rest: dict[str, Any], client: Client) -> Any:
     headers = _pop_first(rest, _list_header_paths(client))
     if type(headers) is not dict or client.id not in ("codex", "generic"):
         return headers
-    # Codex names the variable of a header's value; other clients use placeholders.
+    # Codex names the environment variable that has the value of a header; other clients use placeholders.
     known = {name.lower() for name in headers}
     named = rest.get("env_http_headers")
     if type(named) is dict:
@@ -507,7 +515,7 @@ def _build_http_target(fields: Mapping[str, Any]) -> HttpTarget:
 
 
 def _parse_string_map(values: Any, what: str) -> dict[str, str]:
-    """Names and strings. An integer counts as its digits and null as missing, as in VS Code."""
+    """Parse an object of strings. As in VS Code, an integer is converted to a string, and null counts as missing."""
     if type(values) is not dict:
         raise PinwardenError("TARGET_INVALID", f"the {what}s are not an object")
     texts: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Changes between an approved configuration entry and the current one, with their severity.
+"""Compare the approved configuration entry of a server with the current one.
 
-Entries are compared by meaning, not by their client's format. A change never contains a value that could be a
-secret: it is masked, or the change says only that it changed.
+Entries are compared by meaning, so a different notation alone is not a change. Values that could be secrets are masked
+in a change, or left out.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
             "redirecting_variable",
             "An environment variable now changes what the approved command loads, downloads or trusts.",
         ),
-        ("folder_decides", "The working folder changed, and it decides which program runs."),
+        ("folder_decides", "The working directory changed, and it decides which program runs."),
         ("ambiguous_entry", "The entry now has a command and an address, and clients differ in which one they use."),
-        ("unusable_entry", "The entry is no longer valid, so it cannot be compared."),
+        ("unusable_entry", "The entry is no longer valid, so Pinwarden cannot compare it with the approved one."),
         ("rogue_entry", "The server is configured but not approved."),
         (
             "repeated_entry",
@@ -47,7 +47,7 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
     ),
     review=(
         ("pin_loosened", "The entry no longer names an exact release."),
-        ("pin_tightened", "The entry now names an exact release, which was not reviewed."),
+        ("pin_tightened", "The entry now names an exact release, and that release was not reviewed."),
         ("release_changed", "The entry names another release of the same package."),
         ("launcher_changed", "The same package is started by another program."),
         ("program_moved", "A program with the same name is started from another folder."),
@@ -58,24 +58,26 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         ("header_added", "Requests have a header that was not reviewed."),
         ("header_changed", "The value of a header changed."),
         ("header_removed", "An approved header was removed."),
-        ("folder_changed", "The working folder of the command changed."),
+        ("folder_changed", "The working directory of the command changed."),
         ("address_changed", "The address changed, on the same host."),
         ("transport_changed", "The transport changed."),
         ("entry_enabled", "An approved entry that was disabled is now enabled."),
         ("consent_widened", "The client now runs more calls without asking the user."),
         ("unlocked_entry", "The server is approved for another client or scope, but not for this one."),
-        ("answers_changed", "The file proposes another value for an input that decides what is started."),
+        (
+            "answers_changed",
+            "The file proposes another value for an input that is part of the server's command or address.",
+        ),
         ("member_changed", "Another member of the entry changed."),
     ),
     info=(
-        ("placeholder_spelled", "The notation of a reference changed, but it refers to the same variable."),
+        ("placeholder_spelled", "A reference to a variable is written differently, but names the same variable."),
         ("placeholder_filled", "A placeholder was replaced by a value."),
         ("consent_narrowed", "The client now runs fewer calls without asking the user."),
         ("entry_disabled", "The approved entry is disabled."),
     ),
 )
-"""All kinds of change in a client's configuration, with severity and reason."""
-
+"""All kinds of change in a client's configuration, with their severity and reason."""
 
 ENTITY = "config"
 _INSERTED = lazy_pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
@@ -86,7 +88,7 @@ _TEMPLATE = lazy_pattern(
 _REFERRED = lazy_pattern(
     r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
 )
-"""References that clients replace by a variable, anywhere in a value."""
+"""References to a variable, anywhere in a value. Clients replace them by the value of the variable."""
 _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "disabled")
 
 
@@ -95,17 +97,17 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
     if is_json_equal(before, after):
         return ()
     if type(before) is not dict or type(after) is not dict:
-        return (_EntryLocation(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
+        return (_EntryLocation(name=name, field="entry").build_change("unusable_entry", ABSENT, ABSENT),)
     pair = _EntryPair.parse(name, before, after, client)
     return sort_changes(_compare_pair(pair))
 
 
 def compare_proposed_inputs(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The change between the input values that were proposed at approval and those proposed now."""
+    """Compare the values that a file proposed for its inputs at approval with those that it proposes now."""
     if is_json_equal(dict(before), dict(after)):
         return ()
-    row = _EntryLocation(name=name, field="inputs", path="/inputs")
-    return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
+    location = _EntryLocation(name=name, field="inputs", path="/inputs")
+    return (location.build_change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
 
 
 def build_unapproved_change(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
@@ -114,16 +116,16 @@ def build_unapproved_change(server: ConfiguredServer, names: Iterable[str], pack
     launched = parse_launch(server.target) if server.target else None
     if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
         near = find_similar_name(launched.identity, packages)
-    row = _EntryLocation(name=server.name, field="added")
+    location = _EntryLocation(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is similar to {near[:80]!a}."] if near is not None else []
-    return row.change(
+    return location.build_change(
         kind, ABSENT, describe_server(server), *more, *_describe_dangers(launched.dangers if launched else ())
     )
 
 
 def describe_server(server: ConfiguredServer) -> dict[str, Any]:
-    """An entry for output: what it starts or contacts, and the names of its variables and headers."""
+    """Describe an entry for output: its masked command or URL, and the names of its variables and headers."""
     if type(server.entry) is not dict:
         return {"entry": type(server.entry).__name__}
     fields = normalize_entry(server.entry, get_client(server.client))
@@ -139,29 +141,29 @@ def describe_server(server: ConfiguredServer) -> dict[str, Any]:
 
 
 class _EntryLocation(Record):
-    """The location of a change."""
+    """The server and the member of its entry that a change is about."""
 
     name: str
     field: str
     path: str = ""
 
-    def change(self, kind: str, before: Any, after: Any, *more: str) -> Change:
-        row = CONFIG_KINDS[kind]
+    def build_change(self, kind: str, before: Any, after: Any, *more: str) -> Change:
+        description = CONFIG_KINDS[kind]
         return Change(
             entity=ENTITY,
             name=self.name,
             field=self.field,
             path=self.path,
             kind=kind,
-            severity=row.severity,
+            severity=description.severity,
             before=before,
             after=after,
-            reason=" ".join((row.reason, *more)),
+            reason=" ".join((description.reason, *more)),
         )
 
 
 class _EntryPair(Record):
-    """An approved entry and the current one, parsed."""
+    """The approved entry and the current entry of a server, both parsed."""
 
     name: str
     old: Mapping[str, Any]
@@ -191,7 +193,7 @@ class _EntryPair(Record):
         known = self.old_launch.dangers if self.old_launch else ()
         return tuple(code for code in (self.new_launch.dangers if self.new_launch else ()) if code not in known)
 
-    def row(self, field: str, *steps: str) -> _EntryLocation:
+    def locate(self, field: str, *steps: str) -> _EntryLocation:
         path = ""
         for token in (field, *steps):
             path = child_pointer(path, token)
@@ -216,25 +218,25 @@ def _compare_pair(pair: _EntryPair) -> Iterator[Change]:
 def _compare_validity(pair: _EntryPair) -> Iterator[Change]:
     old, new = pair.old_server, pair.new_server
     if new.target is None and old.target is not None:
-        yield _EntryLocation(name=pair.name, field="entry").change("unusable_entry", ABSENT, ABSENT)
+        yield _EntryLocation(name=pair.name, field="entry").build_change("unusable_entry", ABSENT, ABSENT)
     elif new.problem and not old.problem:
-        yield _EntryLocation(name=pair.name, field="entry").change("ambiguous_entry", ABSENT, ABSENT)
+        yield _EntryLocation(name=pair.name, field="entry").build_change("ambiguous_entry", ABSENT, ABSENT)
 
 
 def _compare_commands(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("command"):
         return
     old, new = pair.old["command"], pair.new["command"]
-    row = pair.row("command")
+    location = pair.locate("command")
     before, after = _display_program(old), _display_program(new)
     if old is None or new is None:
-        yield row.change("kind_swapped", before, after, *_describe_dangers(pair.new_dangers))
+        yield location.build_change("kind_swapped", before, after, *_describe_dangers(pair.new_dangers))
     elif type(old) is str and type(new) is str and not pair.new_dangers and program_name(old) == program_name(new):
-        yield row.change("program_moved", before, after)
+        yield location.build_change("program_moved", before, after)
     elif _is_same_release(pair) and not pair.new_dangers:
-        yield row.change("launcher_changed", before, after)
+        yield location.build_change("launcher_changed", before, after)
     else:
-        yield row.change("command_swapped", before, after, *_describe_dangers(pair.new_dangers))
+        yield location.build_change("command_swapped", before, after, *_describe_dangers(pair.new_dangers))
 
 
 def _compare_arguments(pair: _EntryPair) -> Iterator[Change]:
@@ -242,8 +244,8 @@ def _compare_arguments(pair: _EntryPair) -> Iterator[Change]:
         return
     before, after = _display_arguments(pair.old), _display_arguments(pair.new)
     kind = _choose_arguments_kind(pair)
-    dangers = () if pair.differs("command") else pair.new_dangers  # otherwise reported with the command
-    yield pair.row("args").change(kind, before, after, *_describe_dangers(dangers))
+    dangers = () if pair.differs("command") else pair.new_dangers  # the change of the command already reports them
+    yield pair.locate("args").build_change(kind, before, after, *_describe_dangers(dangers))
 
 
 def _choose_arguments_kind(pair: _EntryPair) -> str:
@@ -282,7 +284,7 @@ def _is_same_release(pair: _EntryPair) -> bool:
 
 
 def _normalize_identity(launched: Launch) -> str:
-    """The identity, with Python package names normalised."""
+    """Return the identity of a launch, with the name of a Python package normalised."""
     return (launched.purl or launched.identity).partition("@")[0] if launched.kind == "pypi" else launched.identity
 
 
@@ -304,32 +306,36 @@ def _compare_named_values(pair: _EntryPair, field: str, what: str) -> Iterator[C
         return
     old, new = pair.old[field] or {}, pair.new[field] or {}
     if type(old) is not dict or type(new) is not dict:
-        yield pair.row(field).change(f"{what}_changed", ABSENT, ABSENT)
+        yield pair.locate(field).build_change(f"{what}_changed", ABSENT, ABSENT)
         return
     for name in sorted({*old, *new}):
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
         if before is ABSENT or after is ABSENT or not is_json_equal(before, after):
             kind = _choose_value_kind(name, before, after, what)
-            yield pair.row(field, name).change(kind, _display_value(name, before), _display_value(name, after))
+            yield pair.locate(field, name).build_change(kind, _display_value(name, before), _display_value(name, after))
 
 
 def _choose_value_kind(name: str, before: Any, after: Any, what: str) -> str:
     if after is ABSENT:
         return f"{what}_removed"
-    if type(before) is str and type(after) is str and reference_name(before) == reference_name(after) is not None:
+    if (
+        type(before) is str
+        and type(after) is str
+        and find_reference_name(before) == find_reference_name(after) is not None
+    ):
         return "placeholder_spelled"
     if what == "variable" and is_redirecting_variable(name):
         return "redirecting_variable"
     if before is ABSENT:
         return f"{what}_added"
-    # A person has to fill in <NAME>. A reference to another variable, or a URL, is more than that.
+    # Replacing the placeholder <NAME> by a value is expected. A URL or a reference to another variable is not.
     if type(before) is str and before == f"<{name}>" and type(after) is str and "://" not in after:
         return f"{what}_changed" if _refers_elsewhere(name, after) else "placeholder_filled"
     return f"{what}_changed"
 
 
-def reference_name(value: str) -> str | None:
-    """The variable that a placeholder refers to, in any notation."""
+def find_reference_name(value: str) -> str | None:
+    """Return the variable that a placeholder refers to, whatever its notation; None if the value is no placeholder."""
     text = value.strip()
     for opening, closing in (
         ("${{ secrets.", "}}"),
@@ -344,13 +350,13 @@ def reference_name(value: str) -> str | None:
         return text[2:-1]
     if text.startswith("$") and text[1:].isidentifier():
         return text[1:]
-    # With a scheme before it, a path after it, or another variable next to it: the text, in one notation.
+    # A reference with a scheme before it, a path after it or another reference next to it: normalise the notation.
     return _INSERTED.sub(_normalize_match, text) if _TEMPLATE.fullmatch(text) else None
 
 
 def normalize_placeholders(text: str) -> str:
-    """A text with every placeholder of a variable as ``${NAME}``."""
-    name = reference_name(text)
+    """Rewrite every placeholder of a variable as ``${NAME}``."""
+    name = find_reference_name(text)
     if name is None:
         return _INSERTED.sub(_normalize_match, text)
     return name if "${" in name else f"${{{name}}}"
@@ -378,28 +384,30 @@ def _compare_folders(pair: _EntryPair) -> Iterator[Change]:
         pair.new_launch and pair.new_launch.kind in ("module", "script")
     )
     kind = "folder_decides" if resolved_in_folder else "folder_changed"
-    yield pair.row("cwd").change(kind, _display_program(pair.old["cwd"]), _display_program(pair.new["cwd"]))
+    yield pair.locate("cwd").build_change(kind, _display_program(pair.old["cwd"]), _display_program(pair.new["cwd"]))
 
 
 def _compare_addresses(pair: _EntryPair) -> Iterator[Change]:
     if not pair.differs("url"):
         if pair.differs("transport"):
-            yield pair.row("transport").change("transport_changed", pair.old["transport"], pair.new["transport"])
+            yield pair.locate("transport").build_change(
+                "transport_changed", pair.old["transport"], pair.new["transport"]
+            )
         return
     old, new = pair.old["url"], pair.new["url"]
     before, after = _display_address(old), _display_address(new)
     if old is None or new is None:
-        # If the other entry has a command, the row of the command reports the change of kind.
+        # If a command replaced the address or the reverse, the change of the command reports it.
         kind = (
             "kind_swapped" if not pair.differs("command") else "address_moved" if new is not None else "address_changed"
         )
     else:
         kind = "address_changed" if _get_origin(old) == _get_origin(new) else "address_moved"
-    yield pair.row("url").change(kind, before, after, *_describe_dangers(pair.new_dangers))
+    yield pair.locate("url").build_change(kind, before, after, *_describe_dangers(pair.new_dangers))
 
 
 def _get_origin(url: Any) -> str:
-    """Scheme, user and host as written. Two spellings of one host count as different, to be safe."""
+    """Return the scheme, user and host of a URL in lower case. An equivalent host written differently is different."""
     text = url if type(url) is str else ""
     scheme, _, rest = text.partition("://")
     host = rest
@@ -411,7 +419,7 @@ def _get_origin(url: Any) -> str:
 def _compare_disabled(pair: _EntryPair) -> Iterator[Change]:
     if pair.old["disabled"] != pair.new["disabled"]:
         kind = "entry_disabled" if pair.new["disabled"] else "entry_enabled"
-        yield pair.row("disabled").change(kind, pair.old["disabled"], pair.new["disabled"])
+        yield pair.locate("disabled").build_change(kind, pair.old["disabled"], pair.new["disabled"])
 
 
 def _compare_other_members(pair: _EntryPair) -> Iterator[Change]:
@@ -423,18 +431,18 @@ def _compare_other_members(pair: _EntryPair) -> Iterator[Change]:
         if field in pair.client.entry_format.auto_approve_members:
             narrowed = "*" in _list_auto_approved(before) or _list_auto_approved(after) <= _list_auto_approved(before)
             kind = "consent_narrowed" if narrowed else "consent_widened"
-        yield pair.row(field).change(kind, _display_member(field, before), _display_member(field, after))
+        yield pair.locate(field).build_change(kind, _display_member(field, before), _display_member(field, after))
 
 
 def _list_auto_approved(value: Any) -> frozenset[str]:
-    """What may be called without asking; ``*`` means everything."""
+    """Return the tools that the client calls without asking. ``*`` means every tool."""
     if type(value) is list:
         return frozenset(str(item) for item in value)
     return frozenset({"*"}) if value is True else frozenset()
 
 
 def get_package_name(server: ConfiguredServer) -> str | None:
-    """The package or image that a server runs, if it runs one."""
+    """Return the package or image that a server runs; None if it runs neither."""
     launched = parse_launch(server.target) if isinstance(server.target, StdioTarget) else None
     return launched.identity if launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") else None
 
@@ -444,7 +452,7 @@ def _describe_dangers(dangers: Iterable[str]) -> list[str]:
 
 
 def _empty_to_none(value: Any) -> Any:
-    """None for empty lists and objects: clients and installers differ in whether they write these."""
+    """Return None for empty lists and objects, because some clients write these and others leave them out."""
     return None if value in ({}, [], None) else value
 
 
@@ -457,7 +465,7 @@ def _display_program(value: Any) -> Any:
 
 
 def _display_arguments(fields: Mapping[str, Any]) -> list[str]:
-    # Without the program, whose name could be taken for an option that is followed by a secret.
+    # The program is left out, so that it is not mistaken for an option whose value is a secret.
     return mask_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
 
 

@@ -1,7 +1,7 @@
-"""Findings in client configurations that need no comparison with an approved state.
+"""Check client configurations for risks, without a comparison with an approved state.
 
-They cover unreadable files, links, entries that run shells, and settings of a repository that start servers or redirect
-the assistant without the user's consent.
+The findings are about unreadable files, symbolic links, entries that run shells, and settings of a repository that
+start servers or redirect the assistant without the user's consent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FINDING_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("config_unreadable", "The file could not be read, so it is unknown which servers it starts."),
         ("config_invalid", "The file is not valid, but its client may still read servers from it."),
-        ("servers_not_understood", "The file has servers in a member that, as far as known, its client does not read."),
+        ("servers_not_understood", "The file has servers in a member that its client is not known to read."),
         ("shell_command", DANGERS["shell_command"]),
         ("download_and_run", DANGERS["download_and_run"]),
         ("redirecting_variable", "An environment variable changes what the command loads, downloads or trusts."),
@@ -61,11 +61,11 @@ FINDING_KINDS: FindingKinds = build_kind_table(
         ("servers_disabled", "The settings disable servers."),
     ),
 )
-"""All kinds of finding in a client's configuration, with severity and reason."""
+"""All kinds of finding in a client's configuration, with their severity and reason."""
 
 
 class ConfigFinding(Record):
-    """One finding in a configuration. It never contains a value of the file."""
+    """One finding about a configuration. It has no values of the file, which could be secrets."""
 
     code: str
     severity: str
@@ -73,9 +73,9 @@ class ConfigFinding(Record):
     scope: str
     file: str
     name: str
-    """The server; empty if the finding is about the file."""
+    """The name of the server; empty if the finding is about the whole file."""
     pointer: str
-    """JSON Pointer inside the file."""
+    """JSON Pointer to the member of the file that the finding is about."""
     message: str
 
 
@@ -87,7 +87,7 @@ def check_files(files: Iterable[ConfigFile]) -> tuple[ConfigFinding, ...]:
 def check_file(file: ConfigFile) -> Iterator[ConfigFinding]:
     """Check the file itself and its settings."""
     if file.link is not None:
-        yield _build_file_finding(file, "config_link", "", "it points to another file")
+        yield _build_file_finding(file, "config_link", "", file.link or "the links form a loop")
     if file.fault is not None:
         yield _build_file_finding(file, f"config_{file.fault}", "", file.problem or "")
     if file.code:
@@ -102,7 +102,7 @@ def check_file(file: ConfigFile) -> Iterator[ConfigFinding]:
 
 
 def build_unresolved_start(server: ConfiguredServer, reason: str) -> ConfigFinding:
-    """Build the finding that ``pinwarden run`` would refuse to start a server as it is configured."""
+    """Build the finding that ``pinwarden run`` would refuse to start this server."""
     return _build_server_finding(server, "start_unresolved", reason)
 
 
@@ -134,7 +134,7 @@ _ANSWERING = ("_BASE_URL", "_API_BASE", "_ENDPOINT")
 
 
 def _check_settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, str, str]]:
-    """Code, pointer and detail of each relevant setting."""
+    """Yield the finding code, JSON Pointer and detail of each risky setting in a settings file."""
     if document.get("enableAllProjectMcpServers") is True:
         yield "all_servers_enabled", "/enableAllProjectMcpServers", ""
     for member, code in (("enabledMcpjsonServers", "servers_enabled"), ("disabledMcpjsonServers", "servers_disabled")):
@@ -180,7 +180,7 @@ _VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
 
 
 def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
-    """Code, pointer and detail of each relevant setting in a file that also has servers."""
+    """Yield the finding code, JSON Pointer and detail of each risky setting in a file that also has servers."""
     for code, path in find_risky_settings(file.client, file.document):
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
     if file.client in ("gemini", "qwen") and file.scope == "project":
@@ -211,7 +211,7 @@ def _check_servers(file: ConfigFile) -> Iterator[ConfigFinding]:
 
 def _build_file_finding(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
     kind = FINDING_KINDS[code]
-    # The user made the settings in the user's own file; those in a repository may come from others.
+    # Settings in the user's own file are the user's choice. Settings in a repository may come from someone else.
     decided = file.settings or code in _DECIDED_BY_USER
     own = decided and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
     return ConfigFinding(
@@ -246,7 +246,7 @@ def _format_message(reason: str, detail: str) -> str:
 
 _Predicate = Callable[[Any], bool]
 _PERMISSIONS = ("*", "bash", "edit", "write", "webfetch", "external_directory")
-"""Permissions of opencode with which, if set to ``allow``, the assistant acts without asking."""
+"""Permissions of opencode. With one of them set to ``allow``, the assistant acts without asking."""
 
 
 def _equals_any(*values: Any) -> _Predicate:
@@ -258,7 +258,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _allows_all(value: Any) -> bool:
-    """Rules of Amp or Crush that allow every tool."""
+    """Whether a list of rules of Amp or Crush allows every tool."""
     rules = value if type(value) is list else []
     return any(
         rule == "*" or (type(rule) is dict and rule.get("action") == "allow" and rule.get("tool") in (None, "*"))
@@ -271,7 +271,10 @@ def _allows_some(value: Any) -> bool:
 
 
 def _allows_actions(value: Any) -> bool:
-    """Whether a permission setting of opencode lets the assistant act: one word for everything, or one permission."""
+    """Whether opencode's ``permission`` setting lets the assistant act without asking.
+
+    The setting is either the word ``allow``, or an object with one member per permission.
+    """
     if type(value) is not dict:
         return bool(value == "allow")
     return any(_is_allow(value.get(name)) for name in _PERMISSIONS)
@@ -332,11 +335,14 @@ _RISKY_SETTINGS: Mapping[str, tuple[tuple[str, str, _Predicate], ...]] = {
     ),
     "goose": ((_BYPASSED, "GOOSE_MODE", _equals_any("auto")),),
 }
-"""By client: finding code, setting, and the values that produce the finding."""
+"""Risky settings of each client: the finding code, the name of the setting, and a predicate for its risky values."""
 
 
 def find_risky_settings(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Code and path of each such setting in a client's file, including those of profiles and agents in it."""
+    """Yield the finding code and member path of each risky setting in a client's file.
+
+    Profiles of Codex and agents of opencode inside the file are searched too.
+    """
     rules = _RISKY_SETTINGS.get("amp" if client == "vscode" else client, ())
     holders: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
     for member in ("profiles", "agent") if client in ("codex", "opencode") else ():
@@ -366,7 +372,7 @@ _MAX_ANSWER = 400
 
 
 def list_proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
-    """By input id, the values that the file proposes for a server's inputs, with secrets redacted."""
+    """Return the values that the file proposes for a server's inputs, by input id, with secrets redacted."""
     if not inputs:
         return {}
     words = [word for words in list_command_lines(server.entry) for word in words]
@@ -383,7 +389,7 @@ def list_proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInpu
 
 
 def _redirecting_values(entry: Any) -> Iterator[str]:
-    """Values of variables that decide which code is loaded or from where."""
+    """Yield the values of variables that decide which code the server loads."""
     variables = entry.get("env") if type(entry) is dict else None
     for name, value in variables.items() if type(variables) is dict else ():
         if is_redirecting_variable(name) and type(value) is str:

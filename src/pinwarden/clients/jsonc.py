@@ -1,7 +1,7 @@
-"""JSON with comments and trailing commas: parsed with the position of every value, and edited in place.
+"""Parse JSON with comments and trailing commas, and edit it in place.
 
-Editors and assistants keep their settings in this format, and people write them. An edit therefore changes only the
-characters of one member; order, comments, indentation and line ends around it stay.
+People edit these files by hand. An edit therefore changes only the characters of one member, and keeps the order,
+comments, indentation and line ends of everything else. The parser records the position of every value for this.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from json.decoder import scanstring  # type: ignore[attr-defined]  # there at run time, unknown to the stubs
+from json.decoder import scanstring  # type: ignore[attr-defined]  # missing in the type stubs
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ _BLANKS = lazy_pattern(r"[ \t]*")
 
 
 class JsoncMember(Record):
-    """A member of an object; ``start`` is the position of its name."""
+    """A member of an object. ``start`` is the position of its name in the text."""
 
     name: str
     start: int
@@ -36,39 +36,39 @@ class JsoncMember(Record):
 
 
 class Node(Record):
-    """A value and its span: ``text[start:end]``."""
+    """A parsed value and its position in the text, ``text[start:end]``."""
 
     value: Any = field(repr=False)
     start: int
     end: int
     members: tuple[JsoncMember, ...] = ()
     elements: tuple[Node, ...] = ()
-    """The values of an array."""
+    """The elements, if the value is an array."""
     trailing_comma: bool = False
     """Whether there is a comma between the last member and the closing brace."""
 
     def member(self, name: str) -> JsoncMember | None:
-        """The member with this name, or None."""
+        """Return the member with this name, or None."""
         return next((member for member in self.members if member.name == name), None)
 
 
 def decode_text(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
-    """Decode UTF-8; a byte order mark stays in the text."""
+    """Decode UTF-8 and keep a byte order mark. Raises ``CONFIG_INVALID``."""
     if len(data) > limits.max_bytes:
-        raise PinwardenError("CONFIG_INVALID", f"larger than {limits.max_bytes} bytes")
+        raise PinwardenError("CONFIG_INVALID", f"the file is larger than {limits.max_bytes} bytes")
     try:
         return data.decode("utf-8", "strict")
     except UnicodeDecodeError as err:
-        raise PinwardenError("CONFIG_INVALID", f"not UTF-8 at byte {err.start}") from err
+        raise PinwardenError("CONFIG_INVALID", f"the file is not UTF-8 (byte {err.start})") from err
 
 
 def parse_jsonc(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """Parse a text. Repeated members are refused, because parsers differ in which one they use."""
+    """Parse JSON with comments. Refuses repeated members, because parsers differ in which of them they use."""
     start = 1 if text.startswith("\ufeff") else 0
     try:
         node = _Parser(text, limits).value(_skip_trivia(text, start), 1)
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
+        raise PinwardenError("CONFIG_INVALID", "the file is nested too deeply") from err
     end = _skip_trivia(text, node.end)
     if end != len(text):
         _raise_invalid(text, end, "unexpected text after the end of the value")
@@ -76,7 +76,7 @@ def parse_jsonc(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
 
 
 class _Parser:
-    """Parses one text recursively, with a limit on the depth."""
+    """A recursive-descent parser for one text."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self.text = text
@@ -84,7 +84,7 @@ class _Parser:
 
     def value(self, position: int, depth: int) -> Node:
         if depth > self.limits.max_depth:
-            _raise_invalid(self.text, position, "nested too deeply")
+            _raise_invalid(self.text, position, "the value is nested too deeply")
         first = self.text[position : position + 1]
         if first == "{":
             return self._parse_object(position, depth)
@@ -165,10 +165,10 @@ class _Parser:
 
 
 def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with the member at ``path`` set to ``value``. Missing objects along the path are created.
+    """Return the text with the member at ``path`` set to ``value``. Missing objects along the path are created.
 
-    If an object replaces an object, only the members that differ are edited, so that comments inside it stay. The same
-    holds for the elements of an array that keeps its length. An array on one line stays on one line.
+    If an object replaces an object, only the members that differ are edited, so that comments inside it stay. Likewise,
+    if an array keeps its length, only the elements that differ are edited. An array on one line stays on one line.
     """
     node = parse_jsonc(text)
     for depth, name in enumerate(path):
@@ -195,7 +195,7 @@ def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
 
 
 def _replace_elements(text: str, node: Node, values: list[Any]) -> str:
-    """The text with other values in an array, in the same layout."""
+    """Return the text with new elements in an array, on one line or several lines as before."""
     style, outer = _Style.detect(text), _get_indent(text, node.start)
     if len(values) == len(node.elements):
         for element, value in reversed(list(zip(node.elements, values, strict=True))):
@@ -211,7 +211,7 @@ def _replace_elements(text: str, node: Node, values: list[Any]) -> str:
 
 
 def remove_value(text: str, path: tuple[str, ...]) -> str:
-    """The text without the member at ``path``. Comments around it stay."""
+    """Return the text without the member at ``path``, but with the comments around it."""
     node = parse_jsonc(text)
     for name in path[:-1]:
         member = node.member(name)
@@ -225,12 +225,12 @@ def remove_value(text: str, path: tuple[str, ...]) -> str:
 
 
 def render_file(value: Any) -> str:
-    """A new file: two spaces, line feeds, a final newline."""
+    """Render a new file, indented by two spaces, with a line feed after each line."""
     return _render(value, _Style(indent="  ", newline="\n"), "") + "\n"
 
 
 class _Style(Record):
-    """Indentation and line ends of a text."""
+    """The indentation and line ends that a text uses."""
 
     indent: str
     newline: str
@@ -244,7 +244,7 @@ class _Style(Record):
 
 
 def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
-    """Insert a new last member, after the comments before the closing brace."""
+    """Insert a member at the end of an object, after any comments there."""
     style = _Style.detect(text)
     last = node.members[-1] if node.members else None
     closing = node.end - 1
@@ -265,7 +265,7 @@ def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
 
 
 def _splice(text: str, node: Node, start: int, added: str, end: int) -> str:
-    """``added`` instead of ``text[start:end]``, and a comma after the member that was the last one."""
+    """Replace ``text[start:end]`` by ``added``, and insert a comma after the member that was last until now."""
     if not node.members or node.trailing_comma:
         return text[:start] + added + text[end:]
     after = node.members[-1].value.end
@@ -279,7 +279,7 @@ def _remove_member(text: str, node: Node, index: int) -> str:
         comma = _skip_trivia(text, end)
         if comma == end:
             end += 1
-        else:  # a comment between the value and its comma stays
+        else:  # keep the comment between the value and its comma
             cuts.append((comma, comma + 1))
     elif index > 0:
         comma = _skip_trivia(text, node.members[index - 1].value.end)
@@ -304,7 +304,7 @@ def _collapse_empty_object(text: str, start: int) -> str:
 
 
 def _render(value: Any, style: _Style, outer: str) -> str:
-    """The value over several lines, as ``JSON.stringify`` with an indentation writes it."""
+    """Render a value over several lines, as ``JSON.stringify`` does if called with an indentation."""
     inner = outer + style.indent
     between = "," + style.newline + inner
     if type(value) is dict and value:
@@ -317,12 +317,12 @@ def _render(value: Any, style: _Style, outer: str) -> str:
 
 
 def render_inline(value: Any) -> str:
-    """The value on one line, with invisible characters escaped."""
+    """Render a value on one line, with invisible characters escaped."""
     return escape_invisible_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def _get_indent(text: str, position: int) -> str:
-    """The spaces and tabs at the beginning of the line that contains ``position``."""
+    """Return the spaces and tabs at the beginning of the line that contains ``position``."""
     match = _BLANKS.match(text, text.rfind("\n", 0, position) + 1, position)
     return match[0] if match else ""
 

@@ -1,6 +1,7 @@
-"""`Launch`, what a command starts and how dangerous it is, and a parser for the arguments of each launcher.
+"""Parse the arguments of launchers such as npx, uvx, docker, python and shells.
 
-A launcher downloads a package and runs it (npx, uvx, docker, dnx), or runs a script (node, python, shells).
+A launcher downloads and runs a package, or runs a script. Each parser returns a `Launch`, which says what the command
+starts and which dangers it has.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ DANGERS: Mapping[str, str] = MappingProxyType(
         "preload": "Other code is loaded into the program before it starts.",
         "other_index": "The package comes from an index that the command names.",
         "redirecting_variable": "An environment variable decides where code, packages or responses come from.",
-        "temporary_path": "The program is in a folder to which every user can write.",
+        "temporary_path": "The program is in a temporary folder, where every user of this machine can write.",
         "container_privileges": "The container has access to the host machine.",
         "unencrypted_address": "The connection is not encrypted, so anyone on the network path can read and change it.",
-        "relative_path": "The working folder of the client decides which program runs.",
+        "relative_path": "The path of the program is relative, so it depends on the client's working directory.",
     }
 )
-"""Risks of a command that a reviewer must know, by code."""
+"""Risks that Pinwarden reports about a command, by code."""
 
 _TEMPORARY = lazy_pattern(
     r"^(?:/private)?/(?:var/)?tmp/|^/dev/shm/|^%te?mp%|^\$\{?TE?MP|\\appdata\\local\\temp\\", re.IGNORECASE
@@ -42,53 +43,53 @@ _LOOPBACK = lazy_pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:
 
 
 class Launch(Record):
-    """What a command starts, as far as its text shows."""
+    """The program, package, image or address that a command starts, as far as its text shows."""
 
     kind: LaunchKind
     identity: str
     """Name of the package or image, the address without its query, the module or the path."""
     version: str | None = None
-    """As written: a version, a range, a tag such as ``latest``, or a commit."""
+    """The version, range, tag (such as ``latest``) or commit, as written in the command."""
     digest: str | None = None
     pinned: bool = False
-    """Whether the text alone names one release (a digest for images, a commit for sources)."""
+    """Whether the command names exactly one release. Images need a digest for this, repositories a commit."""
     runner: str = ""
-    """The launcher: npx, uvx, docker, node."""
+    """The launcher, such as ``npx``, ``uvx``, ``docker`` or ``node``."""
     via: Launch | None = None
-    """The package that connects to the address, where ``kind`` is ``url`` and a package does that."""
+    """The package that connects to the address, such as ``mcp-remote``. Only if ``kind`` is ``url``."""
     dangers: tuple[str, ...] = ()
-    """Codes of ``DANGERS``, in the order of that table."""
+    """Codes of ``DANGERS``, in its order."""
     program: str | None = field(default=None, compare=False)
-    """The program of the package, if the command names one."""
+    """The name of the executable inside the package, if the command names it."""
     options: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The options of the container engine."""
     arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The arguments of the server itself."""
     settings: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
-    """Options that change what the launcher installs or how it runs it, in a normalised form and order.
+    """Options that change what the launcher installs or how it runs it, in normalised form and order.
 
-    None if the options of the launcher are not fully understood; such commands are compared word by word.
+    None if Pinwarden does not know all options of the launcher. Such commands are compared word by word.
     """
     wrappers: tuple[str, ...] = field(default=(), compare=False)
     """Programs around the launcher that change how it runs, such as ``env`` and ``sudo``."""
 
     @property
     def purl(self) -> str | None:
-        """The package URL, which is the same however the package is written."""
+        """The package URL (purl). Equivalent ways to write a package have the same purl."""
         if self.kind == "oci":
             name = quote(self.identity.rpartition("/")[2], safe="")
             version = f"@{quote(self.digest, safe='')}" if self.digest else ""
             tag = f"&tag={quote(self.version, safe='')}" if self.version else ""
             return f"pkg:oci/{name}{version}?repository_url={quote(self.identity, safe='/')}{tag}"
         if self.kind in ("npm", "pypi", "nuget", "jsr"):
-            # Underscores, dots and capitals make no difference in the name of a Python package.
+            # PyPI ignores case, and treats underscores and dots as hyphens.
             name = re.sub(r"[-_.]+", "-", self.identity).lower() if self.kind == "pypi" else self.identity
             version = f"@{quote(self.version, safe='')}" if self.version and self.pinned else ""
             return f"pkg:{self.kind}/{quote(name, safe='/')}{version}"
         return None
 
     def with_dangers(self, dangers: Iterable[str]) -> Launch:
-        """A copy with more dangers, each once and in the order of the table."""
+        """Return a copy with these dangers added, without duplicates and in the order of ``DANGERS``."""
         codes = {*self.dangers, *dangers}
         return replace(self, dangers=tuple(code for code in DANGERS if code in codes))
 
@@ -106,7 +107,7 @@ def is_address(word: str) -> bool:
 
 
 def build_script_launch(runner: str, words: Sequence[str]) -> Launch:
-    """Build the launch of a script. The first word is its file."""
+    """Build the launch of a script. The first word is the path or URL of the script."""
     path = words[0] if words else ""
     if is_address(path):
         launch = Launch(kind="source", identity=strip_query(path), runner=runner)
@@ -118,7 +119,7 @@ def build_script_launch(runner: str, words: Sequence[str]) -> Launch:
 
 
 def find_temporary_path_danger(path: str) -> list[str]:
-    """Return the danger code for a path in a folder to which every user can write, if the path is in one."""
+    """Return ``["temporary_path"]`` if the path is in a temporary folder, and otherwise an empty list."""
     return ["temporary_path"] if _TEMPORARY.search(path) else []
 
 
@@ -133,7 +134,7 @@ _LOCAL = lazy_pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
 _COMMIT = lazy_pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
-"""Packages that only connect to an address; the server is at that address."""
+"""Packages that only forward messages to a remote server, whose address is among their arguments."""
 
 _NPX_VALUES = parse_name_set(
     "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
@@ -185,7 +186,7 @@ def parse_npx(name: str, words: Sequence[str]) -> Launch:
     spec = named or (options.rest[0] if options.rest else "")
     arguments = options.rest if named else options.rest[1:]
     dangers = []
-    # npx also accepts its own options after the package, where a reviewer overlooks them.
+    # npx also accepts its own options after the package name.
     if options.has(*_NPM_INDEXES) or any(word.partition("=")[0] in _NPM_INDEXES for word in arguments):
         dangers.append("other_index")
     if options.has("-c", "--call"):
@@ -205,18 +206,18 @@ def parse_npm_spec(spec: str, runner: str) -> Launch:
         return _parse_local_spec(spec, runner)
     name, _, version = spec[1:].partition("@")
     name = spec[0] + name
-    if version.startswith("npm:"):  # an alias: another package under this name
+    if version.startswith("npm:"):  # an alias, which installs another package under this name
         return parse_npm_spec(version.removeprefix("npm:"), runner)
     if version and (_SOURCE.match(version) or _LOCAL.match(version)):
         return parse_npm_spec(version, runner)
     if not _NPM_NAME.fullmatch(name):
-        return _parse_source_spec(spec, runner)  # user/repository on GitHub
+        return _parse_source_spec(spec, runner)  # npm reads user/repository as a GitHub repository
     pinned = bool(_NPM_EXACT.fullmatch(version))
     return Launch(kind="npm", identity=name, version=version or None, pinned=pinned, runner=runner)
 
 
 def parse_npm(name: str, words: Sequence[str]) -> Launch:
-    """Parse the arguments of ``npm``, ``pnpm`` and ``yarn``. Some of their commands do the same as ``npx``."""
+    """Parse the arguments of ``npm``, ``pnpm`` and ``yarn``, whose ``exec`` and ``dlx`` work like ``npx``."""
     options = parse_options(words, _NPX_VALUES)
     before = [word for word in words[: len(words) - len(options.rest)] if word != "--"]
     verb = options.rest[0] if options.rest else ""
@@ -267,7 +268,7 @@ def parse_uvx(name: str, words: Sequence[str]) -> Launch:
 
 
 def parse_pypi_spec(spec: str, runner: str) -> Launch:
-    """Parse a Python requirement, a repository or a folder."""
+    """Parse the package that ``uvx`` or ``pipx`` runs: a Python requirement, a repository or a folder."""
     name, direct, source = spec.partition(" @ ")
     if direct:
         spec = source.strip()
@@ -277,14 +278,14 @@ def parse_pypi_spec(spec: str, runner: str) -> Launch:
     if not requirement or _LOCAL.match(spec):
         return _parse_local_spec(spec, runner)
     name, constraint = requirement[1], requirement[3].strip()
-    exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx takes name@version too
+    exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx accepts name@version
     version = exact[1] if exact else constraint
     pinned = bool(exact and _PYPI_EXACT.fullmatch(version))
     return Launch(kind="pypi", identity=name, version=version or None, pinned=pinned, runner=runner)
 
 
 def _list_extras_and_marker(spec: str) -> Iterator[str]:
-    """The extras and markers of a requirement."""
+    """Yield the extras of a requirement as ``extra=NAME``, and its environment marker as ``marker=TEXT``."""
     requirement = _PYPI_SPEC.fullmatch(spec)
     if requirement is None:
         return
@@ -315,7 +316,7 @@ def parse_dnx(name: str, words: Sequence[str]) -> Launch:
 
 
 def parse_dotnet(name: str, words: Sequence[str]) -> Launch:
-    """Parse the arguments of ``dotnet``, which starts a tool, a project, or a built file."""
+    """Parse the arguments of ``dotnet``, which starts a tool, a project or a compiled program."""
     if list(words[:2]) in (["tool", "exec"], ["tool", "execute"]):
         return parse_dnx("dotnet tool exec", words[2:])
     if list(words[:1]) == ["run"]:
@@ -332,7 +333,7 @@ def _parse_local_spec(spec: str, runner: str) -> Launch:
 
 
 def _parse_source_spec(spec: str, runner: str) -> Launch:
-    """A repository or archive. Only a commit pins its content."""
+    """Parse the URL of a repository or archive. It counts as pinned only if it names a commit."""
     identity, mark, reference = spec.partition("#")
     if not mark and "@" in spec.rpartition("/")[2]:
         identity, _, reference = spec.rpartition("@")
@@ -351,7 +352,7 @@ def _parse_source_spec(spec: str, runner: str) -> Launch:
 
 
 def _resolve_bridge(launch: Launch, arguments: Sequence[str]) -> Launch:
-    """If the package only connects to an address, return the launch of that address."""
+    """Return the launch of the remote server if the package is one of ``BRIDGES``; otherwise ``launch`` itself."""
     url = next((word for word in arguments if is_address(word)), None)
     if launch.identity not in BRIDGES or url is None:
         return launch
@@ -388,7 +389,7 @@ _RUN_LONG = {
     "--net": "--network",
 }
 _RUN_IGNORED = parse_name_set("--rm --interactive --quiet")
-_CLUSTER = lazy_pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
+_CLUSTER = lazy_pattern(r"-[itdPq]+[^itdPq]")  # short flags joined with an option that has a value, such as -ie NAME
 _HOST_PATHS = lazy_pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
 )
@@ -405,7 +406,7 @@ _RUNS = lazy_pattern(
 )
 _OPERATORS = lazy_pattern(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
 _LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
-# A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
+# Shell operators followed by a command: "a; b" and "x && y" match, "text/html;q=1" and the pattern a|b do not.
 _COMMAND_AFTER = lazy_pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
 
 
@@ -440,7 +441,7 @@ def parse_python(name: str, words: Sequence[str]) -> Launch:
     index = 0
     while index < len(words) and words[index].startswith("-") and words[index] != "-":
         word = words[index]
-        # Python's own options end at -m and -c, which may be in a cluster: -um module.
+        # Python's own options end at -m and -c, which may be joined with other flags, as in -um module.
         cluster = re.fullmatch(r"-[A-Za-z]*?([mc])(.*)", word, re.DOTALL)
         if cluster and not word.startswith(("-X", "-W", "--")):
             if cluster[1] == "c":
@@ -452,14 +453,14 @@ def parse_python(name: str, words: Sequence[str]) -> Launch:
 
 
 def parse_interpreter(name: str, words: Sequence[str]) -> Launch:
-    """Parse the arguments of Perl, Ruby and the like: a file, or code in the command."""
+    """Parse the arguments of an interpreter such as Perl or Ruby, which runs a file or code in the command."""
     if any(re.fullmatch(r"-[A-Za-z]*[erE]", word) for word in words[:3]):
         return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
     return build_script_launch(name, [word for word in words if not word.startswith("-")])
 
 
 def parse_shell(name: str, words: Sequence[str]) -> Launch:
-    """Parse the arguments of a shell: ``-c text``, or a script file."""
+    """Parse the arguments of a shell: ``-c COMMAND``, or a script file."""
     for index, word in enumerate(words):
         if re.fullmatch(r"-[A-Za-z]*c", word):
             return build_shell_launch(name, words[index + 1] if index + 1 < len(words) else "")
@@ -469,7 +470,7 @@ def parse_shell(name: str, words: Sequence[str]) -> Launch:
 
 
 def parse_powershell(name: str, words: Sequence[str]) -> Launch:
-    """Parse the arguments of PowerShell, which are a script unless there is ``-File``."""
+    """Parse the arguments of PowerShell. Without ``-File``, the arguments are themselves the script."""
     for index, word in enumerate(words):
         if word.lower() in ("-file", "-f", "/file"):
             return build_script_launch(name, words[index + 1 :])
@@ -477,12 +478,12 @@ def parse_powershell(name: str, words: Sequence[str]) -> Launch:
 
 
 def parse_download_program(name: str, _: Sequence[str]) -> Launch:
-    """Build the launch of a download program such as ``curl``, which is no server."""
+    """Build the launch of a download program such as ``curl``, which is not itself a server."""
     return Launch(kind="path", identity=name, runner=name, dangers=("download_and_run",))
 
 
 def build_shell_launch(name: str, text: str) -> Launch:
-    """Build the launch of a shell that runs a text."""
+    """Build the launch of a shell that runs ``text`` as a script."""
     dangers = ["shell_command"]
     if _OPERATORS.search(text):
         dangers.append("shell_text")
@@ -492,7 +493,10 @@ def build_shell_launch(name: str, text: str) -> Launch:
 
 
 def find_argument_dangers(words: Sequence[str]) -> list[str]:
-    """Dangers of shell operators, in case a client starts commands through a shell. Addresses may contain ``&``."""
+    """Return the dangers of shell operators in the arguments, which take effect if the client uses a shell.
+
+    URLs are skipped, because they may contain ``&``.
+    """
     suspects = [word for word in words if not is_address(word)]
     if not any(word.strip() in _LONE_OPERATORS or _COMMAND_AFTER.search(word) for word in suspects):
         return []
@@ -504,7 +508,7 @@ def _fetches_and_runs(text: str) -> bool:
 
 
 def _split_image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
-    """The image, the options before it, and its index among the words."""
+    """Return the image, the options before it, and the index of the image among the words."""
     options: list[tuple[str, str]] = []
     index = 0
     while index < len(words) and words[index].startswith("-"):
@@ -521,7 +525,10 @@ def _split_image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str,
 
 
 def _parse_short_option(word: str) -> tuple[str, str, str]:
-    """The last option of a cluster such as ``-ite``, whether it needs no more words, and its attached value."""
+    """Parse joined short options such as ``-ite`` or ``-eNAME=value``.
+
+    Returns the last option, a non-empty string if it needs no further word, and the value attached to it.
+    """
     for index, letter in enumerate(word[1:], start=1):
         if letter not in _RUN_SHORT_FLAGS:
             attached = word[index + 1 :].removeprefix("=")
@@ -530,9 +537,10 @@ def _parse_short_option(word: str) -> tuple[str, str, str]:
 
 
 def _normalize_container_options(options: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The options of a container in a normalised form and order, without those that every server needs."""
+    """Yield the options of ``docker run`` in normalised form and order, without those that every server needs."""
     separated = [pair for name, value in options for pair in _separate_flags(name, value)]
-    for name, value in sorted(separated, key=_option_sort_key):  # stable: a later value of the same option overrides
+    # The sort is stable, so repeated options keep their order: the last one takes effect.
+    for name, value in sorted(separated, key=_option_sort_key):
         if name not in _RUN_IGNORED:
             yield f"{name}={value}"
 

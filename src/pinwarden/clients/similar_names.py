@@ -1,4 +1,4 @@
-"""Names of servers and packages that imitate approved ones."""
+"""Find names of servers and packages that are easily mistaken for approved ones."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import lru_cache
 from pinwarden.surface.drift.pairing import compute_name_skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
-_MAX_NAME = 200  # the length up to which names are compared letter by letter
-_LONG = 8  # from this length on, names that differ by two typos look the same
+_MAX_NAME = 200  # longer names are not compared letter by letter
+_LONG = 8  # names of at least this length may differ by two typos, shorter names by one
 
 
 def find_similar_name(name: str, approved: Iterable[str]) -> str | None:
-    """The approved name that ``name`` imitates, or None.
+    """Return the approved name for which a reader could mistake ``name``, or None.
 
-    Names are similar if they differ only in look-alike letters, separators, one or two typos, or the owner of the
-    package. An approved name imitates none.
+    Two names are similar if they differ only in look-alike letters, separators, one or two typos, or the owner of the
+    package. For a name that is itself approved, the result is None.
     """
     known = sorted(set(approved))
     if name in known:
@@ -35,7 +35,10 @@ def _skeleton(name: str) -> str:
 
 
 def _strip_owner(name: str) -> str:
-    """The name without its owner, unless that is a common word."""
+    """Remove the owner from a package name such as ``@owner/notes``, unless only a common word would remain.
+
+    A name that stays complete gets a NUL byte at its end, so that it differs from every stripped name.
+    """
     owner, slash, last = name.rpartition("/")
     bare = _skeleton(last)
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
@@ -50,11 +53,11 @@ def _differ_by_typos(one: str, other: str) -> bool:
 
 
 def edit_distance(one: str, other: str, enough: int) -> int:
-    """The number of letters omitted, added, replaced or swapped with their neighbour, at most ``enough`` + 1."""
+    """Count the letters omitted, added, replaced or swapped with their neighbour. Stops at ``enough`` + 1."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, start=1):
-        # Cells further than ``enough`` from the diagonal cost more than that.
+        # A cell further than ``enough`` from the diagonal costs more than ``enough``, so it is skipped.
         first, end = max(1, row - enough), min(len(other), row + enough)
         current = [row, *[enough + 1] * len(other)]
         for column in range(first, end + 1):

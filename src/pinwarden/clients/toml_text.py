@@ -1,4 +1,4 @@
-"""TOML edited as text: the tables of one server are replaced, added or removed, and nothing else changes."""
+"""Parse TOML, and replace, add or remove the tables of one server without changing any other text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Enough of TOML's tokens to find where a statement ends; tomllib has parsed the text before.
+# The tokens of TOML, in just enough detail to find the end of a statement. The text has already been parsed by tomllib.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|'
     r"'''.*?'{3,5}|"
@@ -27,18 +27,20 @@ _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n
 
 
 def read_toml(text: str) -> Any:
-    """Parse a document."""
+    """Parse a TOML document. Raises ``CONFIG_INVALID``."""
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
+        raise PinwardenError("CONFIG_INVALID", "the file is nested too deeply") from err
     except ValueError as err:
-        position = re.search(r"\(at [a-z0-9, ]+\)", str(err))  # the rest of the message may quote a secret
-        raise PinwardenError("CONFIG_INVALID", f"not TOML {position[0] if position else ''}".strip()) from err
+        # Only the position is reported: tomllib's message may quote a secret.
+        position = re.search(r"\(at [a-z0-9, ]+\)", str(err))
+        message = f"the file is not valid TOML {position[0] if position else ''}".strip()
+        raise PinwardenError("CONFIG_INVALID", message) from err
 
 
 def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
-    """The text with the table at ``path`` set to ``value``."""
+    """Return the text with the table at ``path`` set to ``value``."""
     newline = "\r\n" if "\r\n" in text else "\n"
     rendered = newline.join(_render_table(path, value))
     sections = [section for section in _find_sections(text) if section.path[: len(path)] == path]
@@ -52,7 +54,7 @@ def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
 
 
 def remove_table(text: str, path: tuple[str, ...]) -> str:
-    """The text without the table at ``path`` and those inside it."""
+    """Return the text without the table at ``path`` and its subtables."""
     for section in reversed(_find_sections(text)):
         if section.path[: len(path)] == path:
             text = _cut_section(text, section)
@@ -60,7 +62,7 @@ def remove_table(text: str, path: tuple[str, ...]) -> str:
 
 
 def quote_string(text: str) -> str:
-    """A string in double quotes, valid in TOML and YAML, with invisible characters escaped."""
+    """Quote a string for TOML or YAML, with invisible characters escaped."""
     escaped = "".join(_SHORT_ESCAPES.get(character, character) for character in text)
     return '"' + INVISIBLE.sub(lambda match: _escape(match[0]), escaped) + '"'
 
@@ -71,7 +73,7 @@ def _escape(character: str) -> str:
 
 
 class _Section(Record):
-    """A table header with its statements: ``text[start:end]``, without the blank lines and comments that follow."""
+    """A table header and its statements, ``text[start:end]``, without the blank lines and comments after them."""
 
     path: tuple[str, ...]
     start: int
@@ -79,7 +81,7 @@ class _Section(Record):
 
 
 def _cut_section(text: str, section: _Section) -> str:
-    """Remove a section, its line end, and one of the blank lines if it was between two."""
+    """Remove a section and its line end. Of a blank line before it and one after it, only one stays."""
     before, after = text[: section.start], text[section.end :]
     after = re.sub(r"\A\r?\n", "", after, count=1)
     if not before or re.search(r"\n\r?\n\Z", before):
@@ -111,7 +113,7 @@ def _find_sections(text: str) -> list[_Section]:
             statement = start if statement is None else statement
             depth += (word in "[{") - (word in "]}")
         if statement is not None and word[0] not in "\n\r \t":
-            end = position  # a comment on the line of a statement belongs to it
+            end = position  # a comment on the same line belongs to the statement
     if header:
         sections.append(_Section(path=header[0], start=header[1], end=end))
     return sections
@@ -130,7 +132,7 @@ def _parse_header(text: str, start: int) -> tuple[str, ...]:
 
 
 def _render_table(path: tuple[str, ...], value: dict[str, Any]) -> list[str]:
-    """Plain members first, then a table for each member that is a table, without empty ones."""
+    """Render scalar and list members first, then a subtable for each member that is a non-empty object."""
     lines = [f"[{'.'.join(map(_render_key, path))}]"]
     lines += [f"{_render_key(name)} = {_render_value(item)}" for name, item in value.items() if type(item) is not dict]
     for name, item in value.items():

@@ -1,7 +1,7 @@
-"""YAML parsed by the rules of version 1.2, and edited as text: one element of a list of named objects at a time.
+"""Parse YAML 1.2, and edit one element of a list of named objects in place.
 
-PyYAML follows version 1.1, where ``no`` is false; clients follow 1.2, where it is a string. So only its syntax tree is
-used, which also has the position of every node, and this module makes the values.
+Clients follow YAML 1.2, in which ``no`` is a string. PyYAML follows YAML 1.1, in which ``no`` is false. Therefore this
+module uses only PyYAML's syntax tree, which also has the position of every node, and builds the values itself.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node
 
 MAX_CHARACTERS = 1024 * 1024  # parsing takes several microseconds per character
-MAX_NODES = 200_000  # with aliases, a small file can expand to a huge value
+MAX_NODES = 200_000  # a small file with aliases can expand to a huge value
 _STR = "tag:yaml.org,2002:str"
 _NULL = re.compile(r"(?:~|null|Null|NULL)?")
 _TRUE = re.compile(r"true|True|TRUE")
 _FALSE = re.compile(r"false|False|FALSE")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,1000}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# Text that needs no quotes by any version's rules; everything else is quoted.
+# Text that needs no quotes in any version of YAML. Other text is written in quotes.
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_/.$<+(^~]|[-?:](?=[^\s,\[\]{}]))(?:[^\s:#]|:(?=\S)|(?<=\S)#| (?=[^\s#]))*")
 _NOT_TEXT = re.compile(
     r"~|null|true|false|yes|no|on|off|y|n|=|<<|[-+]?\.(?:inf|nan)|"
@@ -36,51 +36,56 @@ _NOT_TEXT = re.compile(
 
 
 def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Parse a text with one document. Repeated members, merge keys, tags and expanding aliases are refused."""
+    """Parse a text with one document. Refuses repeated members, merge keys, tags, and aliases that expand too far."""
     node = _compose(text)
     return None if node is None else _ValueBuilder(limits).value(node, 1)
 
 
 def put_list_item(text: str, member: str, name: str, value: dict[str, Any]) -> str:
-    """The text with the element of the list ``member`` that has this name replaced by ``value``, or added."""
+    """Return the text with ``value`` as the element called ``name`` of the list ``member``.
+
+    An existing element of that name is replaced. Otherwise the element is added at the end.
+    """
     newline = "\r\n" if "\r\n" in text else "\n"
     root = _require_block_mapping(_compose(text))
     listed = _find_member(root, member)
     if listed is None:
         before = text if not text or text.endswith("\n") else text + newline
         return before + newline.join([f"{member}:", *_render_element(value, 2)]) + newline
-    items = _block_items(listed)
+    items = _list_block_items(listed)
     if items is None:
         start, end = listed.start_mark.index, listed.end_mark.index
         while start < end and text[start - 1] in " \t":
             start -= 1
         text = text[:start] + text[end:]
-        line_end = _line_end(text, start)  # after the comment on that line, if there is one
+        line_end = _find_line_end(text, start)  # after a comment on this line
         return text[:line_end] + newline + newline.join(_render_element(value, 2)) + text[line_end:]
     for item in items:
         if _get_name(item) == name:
-            start, end = item.start_mark.index, _content_end(item)
+            start, end = item.start_mark.index, _find_content_end(item)
             return (
                 text[:start]
-                + newline.join(_render_element(value, _dash_column(text, item)))[_dash_column(text, item) + 2 :]
+                + newline.join(_render_element(value, _find_dash_column(text, item)))[
+                    _find_dash_column(text, item) + 2 :
+                ]
                 + text[end:]
             )
     last = items[-1]
-    end = _line_end(text, _content_end(last))
-    return text[:end] + newline + newline.join(_render_element(value, _dash_column(text, last))) + text[end:]
+    end = _find_line_end(text, _find_content_end(last))
+    return text[:end] + newline + newline.join(_render_element(value, _find_dash_column(text, last))) + text[end:]
 
 
 def remove_list_item(text: str, member: str, name: str) -> str:
-    """The text without the element of that name in the list ``member``."""
+    """Return the text without the element called ``name`` of the list ``member``."""
     listed = _find_member(_require_block_mapping(_compose(text)), member)
-    items = None if listed is None else _block_items(listed)
+    items = None if listed is None else _list_block_items(listed)
     if listed is None or items is None:
         return text
     for item in items:
         if _get_name(item) != name:
             continue
         start = text.rfind("\n", 0, item.start_mark.index) + 1
-        end = _line_end(text, _content_end(item))
+        end = _find_line_end(text, _find_content_end(item))
         end += len(re.compile(r"(?:\r?\n)?").match(text, end)[0])  # type: ignore[index]  # it always matches
         text = text[:start] + text[end:]
         if len(items) == 1:
@@ -94,7 +99,7 @@ def remove_list_item(text: str, member: str, name: str) -> str:
 
 
 def render_yaml(value: dict[str, Any]) -> str:
-    """A new file."""
+    """Render a new YAML file, indented by two spaces."""
     return "\n".join(_render_members(value, 0)) + "\n"
 
 
@@ -102,23 +107,23 @@ def _compose(text: str) -> Node | None:
     import yaml
 
     if len(text) > MAX_CHARACTERS:
-        raise PinwardenError("CONFIG_INVALID", f"more than {MAX_CHARACTERS} characters of YAML")
+        raise PinwardenError("CONFIG_INVALID", f"the file has more than {MAX_CHARACTERS} characters")
     try:
-        # The loader without implicit types: every scalar is a string, and `_parse_scalar` decides its type.
+        # BaseLoader makes every scalar a string. `_parse_scalar` decides its type later.
         node: Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
+        raise PinwardenError("CONFIG_INVALID", "the file is nested too deeply") from err
     except yaml.MarkedYAMLError as err:
-        # Neither the snippet nor the problem is quoted: both can contain a secret.
-        where = f" at line {err.problem_mark.line + 1}" if err.problem_mark else ""
-        raise PinwardenError("CONFIG_INVALID", f"not YAML{where}") from err
+        # PyYAML's message quotes the text of the file, which can contain a secret.
+        where = f" (line {err.problem_mark.line + 1})" if err.problem_mark else ""
+        raise PinwardenError("CONFIG_INVALID", f"the file is not valid YAML{where}") from err
     except (yaml.YAMLError, ValueError) as err:
-        raise PinwardenError("CONFIG_INVALID", "not YAML") from err
+        raise PinwardenError("CONFIG_INVALID", "the file is not valid YAML") from err
     return node
 
 
 class _ValueBuilder:
-    """Makes values from nodes, up to a maximum number."""
+    """Builds Python values from PyYAML's nodes. Raises if there are too many of them."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -146,7 +151,7 @@ class _ValueBuilder:
             name = key.value
             if type(name) is not str:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: the name of a member is not a string")
-            if name == "<<":  # some parsers merge the members of another object here, others do not
+            if name == "<<":  # a merge key, which only some parsers support
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: merge keys are not supported")
             if name in members:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: member {name[:80]!a} occurs more than once")
@@ -174,7 +179,7 @@ def _require_block_mapping(node: Node | None) -> MappingNode:
     if node is None:
         return yaml.MappingNode("tag:yaml.org,2002:map", [])
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
-        raise PinwardenError("CONFIG_UNEDITABLE", "the YAML is not an object with one member per line")
+        raise PinwardenError("CONFIG_UNEDITABLE", "the file is not a YAML mapping with one member per line")
     return node
 
 
@@ -182,8 +187,8 @@ def _find_member(node: MappingNode, member: str) -> Node | None:
     return next((value for key, value in node.value if key.value == member), None)
 
 
-def _block_items(node: Node) -> list[Node] | None:
-    """The elements of a list with one dash per element; None if the list is empty."""
+def _list_block_items(node: Node) -> list[Node] | None:
+    """Return the elements of a list that is written with dashes; None if the list is empty."""
     import yaml
 
     if isinstance(node, yaml.ScalarNode) and node.style is None and _NULL.fullmatch(node.value):
@@ -193,7 +198,7 @@ def _block_items(node: Node) -> list[Node] | None:
     if not isinstance(node, yaml.SequenceNode) or node.flow_style:
         raise PinwardenError("CONFIG_UNEDITABLE", "the servers are not a list with one dash per server")
     if not all(isinstance(item, yaml.MappingNode) and not item.flow_style for item in node.value):
-        raise PinwardenError("CONFIG_UNEDITABLE", "a server in the list is not an object with one member per line")
+        raise PinwardenError("CONFIG_UNEDITABLE", "a server in the list is not a YAML mapping with one member per line")
     return list(node.value)
 
 
@@ -201,30 +206,33 @@ def _get_name(item: Node) -> Any:
     return next((value.value for key, value in item.value if key.value == "name"), None)
 
 
-def _content_end(node: Node) -> int:
-    """Where the text of a node ends. PyYAML only says where the next one begins, after blank lines and comments."""
+def _find_content_end(node: Node) -> int:
+    """Return the position at which the text of a node ends.
+
+    PyYAML's own end position is that of the next node, after blank lines and comments.
+    """
     import yaml
 
     if isinstance(node, yaml.MappingNode) and node.value and not node.flow_style:
-        return max(_content_end(part) for part in node.value[-1])
+        return max(_find_content_end(part) for part in node.value[-1])
     if isinstance(node, yaml.SequenceNode) and node.value and not node.flow_style:
-        return _content_end(node.value[-1])
+        return _find_content_end(node.value[-1])
     end = node.end_mark.index
     if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
-        raise PinwardenError("CONFIG_UNEDITABLE", "a server ends with a block of text")
+        raise PinwardenError("CONFIG_UNEDITABLE", "the last value of a server is a YAML block scalar (| or >)")
     return end
 
 
-def _dash_column(text: str, item: Node) -> int:
+def _find_dash_column(text: str, item: Node) -> int:
     start = item.start_mark.index
     line = text.rfind("\n", 0, start) + 1
     before = text[line:start]
     if not re.fullmatch(r" *- ", before):
-        raise PinwardenError("CONFIG_UNEDITABLE", "a server does not begin after a dash on its own line")
+        raise PinwardenError("CONFIG_UNEDITABLE", "the entry of a server does not begin on the line of its dash")
     return len(before) - 2
 
 
-def _line_end(text: str, position: int) -> int:
+def _find_line_end(text: str, position: int) -> int:
     end = text.find("\n", position)
     end = len(text) if end < 0 else end
     return end - 1 if end > position and text[end - 1] == "\r" else end
@@ -255,7 +263,7 @@ def _render_list_item(element: Any, column: int) -> list[str]:
     if type(element) is dict and element:
         return _render_element(element, column)
     if type(element) is list and element:
-        raise PinwardenError("CONFIG_UNEDITABLE", "a list inside a list cannot be written")
+        raise PinwardenError("CONFIG_UNEDITABLE", "Pinwarden cannot write a list inside a list as YAML")
     return [" " * column + "- " + _render_scalar(element)]
 
 
@@ -283,12 +291,15 @@ _MEMBERS = ("mcpServers", "mcp-servers", "mcp_servers")
 
 
 def read_front_matter(data: bytes) -> dict[str, Any]:
-    """The servers that an agent's front matter declares, under ``mcpServers``; an empty object if there are none."""
+    """Return the servers that the front matter of an agent's Markdown file declares, as ``{"mcpServers": {...}}``.
+
+    The result is an empty object if there are none.
+    """
     from pinwarden.clients.jsonc import decode_text
 
     fenced = _FENCED.match(data.removeprefix(b"\xef\xbb\xbf"))
     head = fenced[1] if fenced else b""
-    if b"mcp" not in head.lower() and b"\\" not in head:  # a name may be written with escapes
+    if b"mcp" not in head.lower() and b"\\" not in head:  # escapes may hide the name of a member
         return {}
     try:
         document = read_yaml(decode_text(head))
@@ -306,7 +317,7 @@ def read_front_matter(data: bytes) -> dict[str, Any]:
 
 
 def _iter_declared_servers(listed: Any) -> Iterator[tuple[str, Any]]:
-    """Name and entry of each server. One that is only named is configured elsewhere."""
+    """Yield the name and entry of each declared server. A bare name refers to another file and is skipped."""
     for item in listed if type(listed) is list else [listed]:
         if type(item) is not dict:
             continue
