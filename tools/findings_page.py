@@ -35,7 +35,7 @@ from pinwarden.surface.scan.scan import MESSAGES
 
 
 def text_kinds() -> FindingKinds:
-    """The advisories about names and texts. A phrase that is only mentioned is ``info``."""
+    """List the advisories of the scan. A phrase that the text only quotes has the severity ``info``."""
     quiet = set(CUE_CODES) - ATTACK_CODES
     ours = [
         FindingKind(kind=code, severity="info" if code in quiet else "warning", reason=f"It {message}.")
@@ -82,7 +82,7 @@ SECTIONS = (
     ),
     Section(
         heading="Suspicious text",
-        commands="`scan`, which does not fail by default; a phrase that is only mentioned has the level `info`",
+        commands="`scan`, which does not fail by default; a phrase that the text only quotes has the level `info`",
         tables=(text_kinds(),),
     ),
     Section(

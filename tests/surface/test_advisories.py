@@ -224,7 +224,7 @@ def test_copy_of_another_servers_tool_shadows_it(name: str) -> None:
     findings = [finding for finding in scan(rogue, [("bank", BANK)]) if finding.code == "tool_shadowing"]
     assert [(finding.severity, finding.path) for finding in findings] == [("warning", "/description")]
     assert findings[0].message == (
-        "interferes with a tool of another server: name and description of transfer_funds of bank"
+        "interferes with a tool of another server: copies name and description of transfer_funds of bank"
     )
 
 

@@ -58,7 +58,7 @@ def codes(text: str) -> set[str]:
 
 
 def alarms(text: str) -> set[str]:
-    return {cue.code for cue in find_cues(text) if cue.code in ATTACK_CODES and not cue.mentioned}
+    return {cue.code for cue in find_cues(text) if cue.code in ATTACK_CODES and not cue.is_quoted}
 
 
 @pytest.mark.parametrize(("attack", "code", "text"), ATTACKS, ids=[attack for attack, _, _ in ATTACKS])
@@ -111,7 +111,7 @@ def test_legitimate_description_raises_no_alarm(text: str) -> None:
 def test_quoted_phrase_is_marked_as_mentioned(text: str) -> None:
     cues = [cue for cue in find_cues(text) if cue.code == "agent_instruction"]
     assert cues
-    assert all(cue.mentioned for cue in cues)
+    assert all(cue.is_quoted for cue in cues)
 
 
 @pytest.mark.parametrize(

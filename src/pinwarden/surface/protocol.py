@@ -40,9 +40,9 @@ INVALID_PARAMS = -32602
 """Pinwarden also uses this code for blocked requests, as SEP-2624 proposes; ``data`` has the details."""
 INTERNAL_ERROR = -32603
 SERVER_UNAVAILABLE = -32000
-"""The server cannot be reached, exited or timed out."""
+"""The error code for a server that cannot be reached, exited or timed out."""
 HEADER_MISMATCH = -32020
 CAPABILITY_MISSING = -32021
 VERSION_UNSUPPORTED = -32022
 URL_REQUIRED = -32042
-"""The user has to open a URL before the client repeats the request."""
+"""The error code for a request that the client may repeat after the user opened a URL."""

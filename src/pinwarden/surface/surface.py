@@ -268,7 +268,7 @@ def _summarize_value(kind: ItemKind, value: Any) -> dict[str, Any]:
 
 
 def _summarize_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
-    """Do the same as `_summarize_value` for an item that could not be parsed."""
+    """Keep the key and name of an item that could not be parsed, if they are valid, and the beginning of its text."""
     members: list[tuple[str, Any]] = []
     try:
         for name, text in split_object(data):

@@ -250,7 +250,7 @@ def _find_most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
         budget -= len(text)
         for start in range(0, max(len(text) - _OVERLAP, 1), MAX_TEXT - _OVERLAP):
             cues = find_cues(text[start : start + MAX_TEXT])
-            codes.update(cue.code for cue in cues if not cue.mentioned)
+            codes.update(cue.code for cue in cues if not cue.is_quoted)
     serious = (codes & ATTACK_CODES) - ignored
     return next((code for code in CUE_ORDER if code in serious), "")
 

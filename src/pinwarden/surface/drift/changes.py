@@ -182,11 +182,11 @@ class Change(Record):
     severity: str
     before: Any
     after: Any
-    """The value at the path after the change; ``ABSENT`` if there is none. The same holds for ``before``."""
+    """The value at the path after the change. Both ``before`` and ``after`` are ``ABSENT`` if there is no value."""
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """The change as a JSON object. It has no member ``before`` or ``after`` if that value is absent."""
+        """Convert the change to a JSON object. An absent ``before`` or ``after`` value has no member in it."""
         sides = {"before": self.before, "after": self.after}
         return {
             "entity": self.entity,
@@ -226,12 +226,12 @@ def _sort_key(change: Change) -> tuple[int, str, str, str, str, str]:
     )
 
 
-_MAX_VALUE = 400  # characters that a report shows of a value that is not text
-_MAX_SINGLE_VALUE = 2000  # the same for a value that only one side has, such as an unapproved server
+_MAX_VALUE = 400  # characters that a report shows of a changed value that is not text
+_MAX_SINGLE_VALUE = 2000  # characters that a report shows of an added or removed value that is not text
 
 
 def build_change_row(change: Change, *, whole: bool = False) -> Row:
-    """Convert a change to a row of a report. ``whole`` keeps long values complete, as approvals need it."""
+    """Convert a change to a row of a report. ``whole`` keeps long values complete, so that a person can review them."""
     before, after = _format_value(change.before), _format_value(change.after)
     if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
         before, after = _shorten(before, after)

@@ -32,12 +32,12 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, 
 __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
 
 _CALLED_BY_NAME = (TOOL, PROMPT)
-_MIN_CLOSED_SCHEMAS = 3  # so many schemas must change together to look like a new schema generator
+_MIN_CLOSED_SCHEMAS = 3  # schemas that must change together before they count as a change of the schema generator
 _MAX_NAME = 80
 
 
 def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
-    """All changes from the approved to the current surface, most severe first.
+    """Compare the approved surface with the current one. Returns all changes, the most severe first.
 
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
@@ -165,7 +165,7 @@ _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 def compare_server_info(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
     """Compare serverInfo, capabilities and instructions.
 
-    If the approved ones were not recorded, only new text for the model is reported.
+    If ``before`` is None, because they were not recorded at approval, only text for the model is reported.
     """
     if after is None:
         return

@@ -15,7 +15,7 @@ from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)")
-# In addresses with these schemes, a host follows //. With other schemes (notes://index) it is only a name.
+# In addresses with these schemes, the text after // is a host. With other schemes (notes://index), it is only a name.
 _NETWORK_SCHEMES = frozenset(
     {
         "http",
@@ -103,7 +103,7 @@ def _split_scheme_and_host(address: Any) -> tuple[str, str]:
 
 
 def compare_icons(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Compare icons. The host downloads and shows them, so addresses with other schemes than these are unsafe."""
+    """Compare icons. The host downloads and shows them, so only https, http and data addresses are safe."""
     for change in compare_values(location, old, new, "icon_changed"):
         icon_location = ChangeLocation(
             entity=location.entity,

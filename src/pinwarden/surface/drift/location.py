@@ -123,7 +123,7 @@ def _find_cue_codes(texts: Iterable[str], *, include_quoted: bool) -> Iterator[t
     """
     for text in dict.fromkeys(texts):
         for cue in _find_cues_in_short_text(text) if len(text) <= _MAX_SHORT_TEXT else find_cues(text):
-            if cue.mentioned and not include_quoted:
+            if cue.is_quoted and not include_quoted:
                 continue
             if cue.code != "destination":
                 yield cue.code, ""
@@ -160,6 +160,8 @@ def _walk_keywords(value: Any, author_named: bool = False) -> Iterator[tuple[str
 
 
 _SCHEMA_MEMBERS = frozenset({"inputSchema", "outputSchema"})
+_GENERAL_KINDS = frozenset({"text_changed", "text_added", "text_removed", "member_changed"})
+"""Kinds whose reason adds nothing to the reason of an alarm."""
 
 
 class ChangeLocation(Record):
@@ -174,7 +176,7 @@ class ChangeLocation(Record):
     approved: ApprovedText
 
     def child(self, token: str | int) -> ChangeLocation:
-        """The location one level deeper."""
+        """Return the location of a member or element of the value at this location."""
         return replace(self, path=child_pointer(self.path, token), member=token if isinstance(token, str) else "")
 
     def build_change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
@@ -187,11 +189,15 @@ class ChangeLocation(Record):
     def build_change_with_alarms(
         self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = ""
     ) -> Change:
-        """Build a change at this location. The first critical kind among ``kind`` and ``alarms`` becomes its kind."""
+        """Build a change at this location. The first critical kind among ``kind`` and ``alarms`` becomes its kind.
+
+        The reason has a sentence for each kind, except general ones such as ``text_changed`` next to an alarm.
+        """
         kinds = list(dict.fromkeys([kind, *alarms]))
         chosen = next((row for row in map(CHANGE_KINDS.__getitem__, kinds) if row.severity == CRITICAL), None)
         row = chosen or CHANGE_KINDS[kind]
-        reasons = [row.reason, *(CHANGE_KINDS[other].reason for other in kinds if other != row.kind), note]
+        further = [other for other in kinds if other != row.kind and other not in _GENERAL_KINDS]
+        reasons = [row.reason, *(CHANGE_KINDS[other].reason for other in further), note]
         return Change(
             entity=self.entity,
             name=self.name,

@@ -111,8 +111,8 @@ def _index_unique_names(items: Iterable[Item]) -> dict[str, Item]:
 
 
 _MIN_SIMILARITY = 0.6
-_MIN_WORDS = 3  # a shorter description fits many tools
-_MAX_WORDS = 60  # words of a description that are compared; the first sentences say what a tool does
+_MIN_WORDS = 3  # a description with fewer words could belong to many tools
+_MAX_WORDS = 60  # only so many words of a description are compared: its first sentences say what a tool does
 _MAX_LOOKUPS = 8  # index keys of one new item that are looked up
 _MAX_ITEMS_PER_WORD = 16  # approved items that are considered for one index key
 _MAX_CANDIDATES = 6  # approved items with which one new item is compared completely
@@ -136,7 +136,7 @@ class _Traits(Record):
     """The item without its name; empty if the description is too short to identify the item."""
 
     def list_index_keys(self) -> set[str]:
-        """The index keys of the item. Prefixes distinguish words of names, descriptions and parameters."""
+        """List the index keys of the item. Their prefixes distinguish words of names, descriptions and parameters."""
         return {
             *(f"n:{word}" for word in self.name),
             *(f"w:{word}" for word in self.words),

@@ -84,11 +84,11 @@ class SchemaPosition(Record):
     """Whether all input schemas with ``additionalProperties: false`` lost it together."""
 
     def child(self, token: str | int) -> SchemaPosition:
-        """The position one level deeper."""
+        """Return the position of a member or element of the value at this position."""
         return replace(self, location=self.location.child(token))
 
     def with_direction(self, factor: int) -> SchemaPosition:
-        """The same position with the direction multiplied by ``factor``: reversed (-1) or unknown (0)."""
+        """Return this position with the direction multiplied by ``factor``: -1 reverses it, 0 makes it unknown."""
         return replace(self, direction=self.direction * factor)
 
     def neutral_change(self, kind: str, before: Any, after: Any) -> Change:

@@ -56,14 +56,14 @@ class ProbeOptions(Record):
     send_only: tuple[str, ...] | None = None
     """Names of the environment variables that may be sent in the URL and headers; None allows all.
 
-    None is only for targets that the user typed. A configuration file, and the host in it, may come from anyone.
+    Use None only for a target that the user typed. The host in a configuration file could be an attacker's.
     """
     sandbox: Sandbox | None = None
     limits: ProbeLimits = field(default_factory=ProbeLimits)
 
 
 class ProbeProgress(Record):
-    """Passed to the progress callback of `probe_all` after each probe."""
+    """The number of finished probes, for the progress callback of `probe_all`."""
 
     index: int
     done: int
@@ -91,7 +91,8 @@ def probe_all(
 ) -> list[Surface | PinwardenError]:
     """Probe many servers in parallel. Returns a surface or an error for each target, in order.
 
-    ``options`` apply to all targets, or there is one per target. ``on_progress`` is called in the calling thread.
+    ``options`` are for all targets, or a sequence with one element per target. ``on_progress`` is called in the calling
+    thread.
     """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -176,7 +177,7 @@ def _probe(target: Target, options: ProbeOptions, transports: _OpenTransports) -
 
 
 def list_sent_values(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
-    """Names and values of all environment variables, headers and query parameters that the server receives."""
+    """Yield the names and values of all environment variables, headers and query parameters that the server gets."""
     variables, texts = (
         (target.env, (*target.command, target.cwd or ""))
         if isinstance(target, StdioTarget)

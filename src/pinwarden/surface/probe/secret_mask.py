@@ -41,14 +41,14 @@ class SecretMask:
 def refuse_echoed_secrets(surface: Surface, sent_values: Iterable[tuple[str, str]]) -> None:
     """Raise SECRET_REPEATED if a surface contains a secret that was sent to the server.
 
-    Such a surface would put the secret into files. Only the exact value and its JSON-escaped form are found; a server
-    can still repeat a secret in another encoding.
+    Otherwise Pinwarden would write the secret to the surface file. Only the exact value and its JSON-escaped form are
+    found: a server can still repeat a secret in another encoding.
     """
     refuse_echoed_secrets_in([surface.server, [item.value for item in surface.all_items()]], sent_values)
 
 
 def refuse_echoed_secrets_in(responses: Any, sent_values: Iterable[tuple[str, str]]) -> None:
-    """Do the same as `refuse_echoed_secrets` for any JSON value that a server sent."""
+    """Raise SECRET_REPEATED if a JSON value of a server contains a secret that was sent to the server."""
     secret_names = {
         part: name
         for name, value in sent_values

@@ -1,7 +1,7 @@
-"""Cues: parts of model-visible text that look like an attack.
+"""Find cues, that is, parts of model-visible text that look like an attack.
 
-Ordinary text costs one pass over its words. A rule is tried only if the text has a word that the rule needs, and it is
-tried on the plain form of the text, in which the usual disguises are undone.
+Rules search the plain form of a text, in which common disguises such as look-alike letters are undone. To be fast, the
+text is first split into words, and a rule runs only if the text has a word that the rule needs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from pinwarden.core.record import Record
-from pinwarden.surface.scan import exfiltration as theft
-from pinwarden.surface.scan import hidden_text
+from pinwarden.surface.scan import exfiltration, hidden_text
 from pinwarden.surface.scan.hidden_text import (
     ROTATED_WORDS,
     PhraseRule,
@@ -45,13 +44,13 @@ CUE_CODES = (
     "secret",
     "destination",
 )
-"""The codes of all cues."""
+"""The codes of all kinds of cues."""
 
 ATTACK_CODES = frozenset(CUE_CODES) - {"secret", "destination"}
-"""The codes that are suspicious by themselves. Legitimate text also names addresses and key files."""
+"""The codes that are suspicious by themselves. Addresses and key files also occur in legitimate text."""
 
 MAX_TEXT = 131_072
-"""The number of characters that are checked. The longest ``instructions`` of 8,235 live servers had 68,669."""
+"""How many characters of a text are checked. The longest ``instructions`` of 8,235 live servers had 68,669."""
 
 _MAX_EXCERPT = 120
 
@@ -63,34 +62,34 @@ class Cue(Record):
     start: int
     end: int
     excerpt: str
-    """The text, shortened but not escaped: escape it for output."""
-    mentioned: bool = False
-    """Whether the text seems to quote the phrase (a guard, a test fixture) and not to use it."""
+    """The suspicious text, shortened but not escaped. Callers must escape it for output."""
+    is_quoted: bool = False
+    """Whether the text seems only to quote the phrase, as the description of a security tool does."""
 
 
 def find_cues(text: str) -> tuple[Cue, ...]:
-    """Every cue in ``text``, by position; at most one per code and position."""
+    """Find all cues in ``text``, sorted by position. There is at most one cue per code and position."""
     length = len(text)
     examined = text if length <= MAX_TEXT else text[:MAX_TEXT]
     matches = _find_longest_matches(examined)
-    if length > MAX_TEXT:  # text that was not checked is suspicious
+    if length > MAX_TEXT:  # unchecked text is itself suspicious
         matches[("oversized_text", MAX_TEXT)] = (length, False)
     return tuple(
-        Cue(code=code, start=start, end=end, excerpt=text[start : min(end, start + _MAX_EXCERPT)], mentioned=mentioned)
-        for (code, start), (end, mentioned) in sorted(matches.items(), key=lambda item: (item[0][1], item[0][0]))
+        Cue(code=code, start=start, end=end, excerpt=text[start : min(end, start + _MAX_EXCERPT)], is_quoted=is_quoted)
+        for (code, start), (end, is_quoted) in sorted(matches.items(), key=lambda item: (item[0][1], item[0][0]))
     )
 
 
-# Letters and digits stay, in lower case, and so does + (base64); all other characters separate words.
+# Maps letters to lower case and keeps digits and + (for base64). All other characters become spaces, between words.
 _TO_WORDS = bytes(
     ord(chr(byte).lower()) if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2B) else 0x20
     for byte in range(256)
 )
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n"
-_LONG_VOCABULARY = frozenset((b"additionalproperties",))  # the only schema keyword that is so long
-_LONG_WORD = 18  # every encoded command of interest is longer
-_MIN_CUE_LENGTH = 4  # no cue is shorter than .env
-_SINGLE_LETTERS = frozenset((b"o", b"r", b"l"))  # every phrase with spaced letters has one of these
+_LONG_VOCABULARY = frozenset((b"additionalproperties",))  # the only schema keyword as long as an encoded command
+_LONG_WORD = 18  # the length from which a word may be an encoded command
+_MIN_CUE_LENGTH = 4  # the shortest cue is ".env"
+_SINGLE_LETTERS = frozenset((b"o", b"r", b"l"))  # every phrase written with spaced letters has one of these letters
 _HOST = re.compile(r"\.(?:\d{1,3}\.\d|(?i:com|net|org|io|xyz|onion|site|info|tld|example|ru|cn|tk|top)\b)")
 
 
@@ -103,7 +102,7 @@ class Words:
         words = text.encode("ascii", "replace").translate(_TO_WORDS).split()
         self.words = frozenset(words)
         self.known = _GATES & self.words
-        """The words that some rule needs."""
+        """The words of the text that are in the gate of some rule."""
         self.longest = max(map(len, self.words - _LONG_VOCABULARY), default=0)
 
     def contain_any(self, candidates: frozenset[bytes]) -> bool:
@@ -112,7 +111,10 @@ class Words:
 
 
 def may_have_cues(texts: str, words: Words) -> bool:
-    """Whether any of ``texts``, separated by double quotes, can have a cue. False is certain, True is not."""
+    """Quickly check whether ``texts``, a string of texts separated by double quotes, could have a cue.
+
+    If the result is False, there is no cue. If it is True, there may be one.
+    """
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
     if _names_destination(texts) or ("<" in texts and any(find_hidden_markup(texts))):
@@ -122,17 +124,17 @@ def may_have_cues(texts: str, words: Words) -> bool:
     if (not _is_flat(texts) or _has_single_letters(words)) and any(_find_payloads(texts)):
         return True
     rules = _select_rules(words.known)
-    may_have_theft = _may_have_theft(words.known)
+    may_have_exfiltration = _may_have_exfiltration(words.known)
     lower = texts.lower()
     rotated = _may_hide_instruction(lower, words)
-    if not rules and not may_have_theft and not rotated:
+    if not rules and not may_have_exfiltration and not rotated:
         return False
     flat = " ".join(lower.split())
     if rotated and _hides_instruction(flat, words):
         return True
     plain_texts = [text for text in flat.split('"') if len(text) >= _MIN_CUE_LENGTH]
     return any(_matches_rule(plain_texts, rule, words) for rule in rules) or (
-        may_have_theft and _has_theft(plain_texts, words)
+        may_have_exfiltration and _has_exfiltration(plain_texts, words)
     )
 
 
@@ -142,12 +144,12 @@ def _matches_rule(texts: list[str], rule: PhraseRule, words: Words) -> bool:
     return any(compile_phrase(pattern).search(text) for pattern in rule.patterns for text in candidates)
 
 
-def _has_theft(texts: list[str], words: Words) -> bool:
-    rare = [word.decode() for word in words.known & _THEFT_RARE]
+def _has_exfiltration(texts: list[str], words: Words) -> bool:
+    rare = [word.decode() for word in words.known & _EXFILTRATION_RARE]
     return any(
-        (any(_find_secrets(text)) or any(theft.find_thefts(text)))
+        (any(_find_secrets(text)) or any(exfiltration.find_exfiltration(text)))
         for text in texts
-        if any(word in text for word in rare) or (" " in text and _may_have_theft(Words(text).known))
+        if any(word in text for word in rare) or (" " in text and _may_have_exfiltration(Words(text).known))
     )
 
 
@@ -166,36 +168,36 @@ def _names_destination(text: str) -> bool:
     return "://" in text or "@" in text or _HOST.search(text) is not None
 
 
-def _may_have_theft(words: frozenset[bytes]) -> bool:
-    if not words.isdisjoint(_THEFT_RARE):
+def _may_have_exfiltration(words: frozenset[bytes]) -> bool:
+    if not words.isdisjoint(_EXFILTRATION_RARE):
         return True
-    if words.isdisjoint(_THEFT_PAIRED_FIRST):
+    if words.isdisjoint(_EXFILTRATION_PAIRED_FIRST):
         return False
-    return any(not any(gate.isdisjoint(words) for gate in gates) for gates in _THEFT_PAIRED)
+    return any(not any(gate.isdisjoint(words) for gate in gates) for gates in _EXFILTRATION_PAIRED)
 
 
 def _find_longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
-    """By code and start, the end of the longest match and whether it is only mentioned."""
+    """Map the code and start of each match to the end of the longest one, and to whether it is only quoted."""
     matches: dict[tuple[str, int], tuple[int, bool]] = {}
-    for code, start, end, mentioned in _find_matches(text):
+    for code, start, end, is_quoted in _find_matches(text):
         key = (code, start)
         known = matches.get(key)
         if known is None or known[0] < end:
-            matches[key] = (end, mentioned if known is None else mentioned and known[1])
+            matches[key] = (end, is_quoted if known is None else is_quoted and known[1])
     return matches
 
 
 def _find_matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if len(text) < _LONG_WORD and text.isalnum() and text.isascii():
-        return  # one plain word, like most strings of a schema
+        return  # a single plain word, as are most strings of a schema
     # 1. Suspicious characters.
     if not text.isascii() or text.encode().translate(None, _PRINTABLE):
         yield from _find_suspicious_characters(text)
     # 2. Phrases in the plain form.
     plain_text = to_plain_text(text)
     words = Words(plain_text.text)
-    for code, start, end, mentioned in _find_phrases(text, plain_text, words.known):
-        yield (code, *plain_text.original_span(start, end), mentioned)
+    for code, start, end, is_quoted in _find_phrases(text, plain_text, words.known):
+        yield (code, *plain_text.to_original_span(start, end), is_quoted)
     # 3. Text that markup hides from a reader.
     if "<" in text:
         yield from (("hidden_characters", start, end, False) for start, end in find_hidden_markup(text))
@@ -223,14 +225,14 @@ def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> 
         for match in chain.from_iterable(compile_phrase(pattern).finditer(plain_form) for pattern in rule.patterns):
             start, end = match.span()
             if start and plain_form[start].isalnum() and plain_form[start - 1].isalnum():
-                continue  # inside a word
+                continue  # the match begins inside a word
             if rule.shouted and not _is_shouted(text, plain_text, match[0], start):
                 continue
             if rule.negatable and _NEGATED.search(plain_form, max(0, start - 40), start):
                 continue
             yield rule.code, start, end, _is_only_quoted(plain_form, start)
-    if _may_have_theft(words):
-        for code, start, end in theft.find_thefts(plain_form):
+    if _may_have_exfiltration(words):
+        for code, start, end in exfiltration.find_exfiltration(plain_form):
             yield code, start, end, _is_only_quoted(plain_form, start, labels=False)
         for start, end in _find_secrets(plain_form):
             if not _NEGATED.search(plain_form, max(0, start - 40), start):
@@ -240,7 +242,7 @@ def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> 
 
 
 def _find_secrets(plain_form: str) -> Iterator[tuple[int, int]]:
-    for part in theft.find_secret_paths(plain_form):
+    for part in exfiltration.find_secret_paths(plain_form):
         yield part.start, part.end
     for match in compile_phrase(_NAMED_SECRET).finditer(plain_form):
         yield match.span()
@@ -271,21 +273,21 @@ def _index_rule_gates() -> dict[bytes, tuple[int, ...]]:
 
 _RULE_GATES = _index_rule_gates()
 _FURTHER_GATES = tuple(tuple(map(_encode_words, rule.gates[1:])) for rule in PHRASE_RULES)
-_THEFT_RARE = _encode_words(theft.RARE_GATE)
-_THEFT_PAIRED = tuple(tuple(map(_encode_words, gates)) for gates in theft.PAIRED_GATES)
-_THEFT_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _THEFT_PAIRED))
+_EXFILTRATION_RARE = _encode_words(exfiltration.RARE_GATE)
+_EXFILTRATION_PAIRED = tuple(tuple(map(_encode_words, gates)) for gates in exfiltration.PAIRED_GATES)
+_EXFILTRATION_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _EXFILTRATION_PAIRED))
 _ROTATED = _encode_words(ROTATED_WORDS)
 _GATES = frozenset().union(
     _RULE_GATES,
-    _THEFT_RARE,
+    _EXFILTRATION_RARE,
     _SINGLE_LETTERS,
     _ROTATED,
-    *(gate for gates in (*_FURTHER_GATES, *_THEFT_PAIRED) for gate in gates),
+    *(gate for gates in (*_FURTHER_GATES, *_EXFILTRATION_PAIRED) for gate in gates),
 )
 
 _NAMED_SECRET = (
     r"(?:all|any|every|the user's|users|plaintext|stored|saved|discovered|their) "
-    rf"(?:\w{{1,16}} )?(?:{theft.PRIVATE_NAME})"
+    rf"(?:\w{{1,16}} )?(?:{exfiltration.PRIVATE_NAME})"
 )
 _DESTINATION = re.compile(
     r"\b(?:https?|wss?|s?ftp|ssh|tcp|udp|telnet|ldaps?|gopher|smtps?|mqtts?|mailto|git)://[^\s'\"`<>)\]}|]{3,200}"
@@ -298,12 +300,12 @@ _DESTINATION = re.compile(
 )
 
 
-# A negation right before a phrase, with at most two words between them.
+# A negation before a phrase, with at most two words between them.
 _NEGATED = re.compile(
     r"\b(?:do not|don't|dont|never|not|no|without|cannot|can't|won't|doesn't|does not|must not|should not|avoid"
     r"|refuses? to|prevents?)[ ](?!hesitate|forget|fail|only|just|wait|stop|longer)(?:[\w']{1,16}[ ]){0,2}$"
 )
-_CONTEXT_LENGTH = 160  # characters before a phrase that are searched for its context
+_CONTEXT_LENGTH = 160  # characters before a phrase that may show that the text only quotes it
 _SENTENCE_START = re.compile(r"[.!?][ ]")
 _LABEL = re.compile(
     r"\b(?:sample|expected|mock(?:ed)?|canned|dummy|fake|test|fixture|illustrative|training|returned|placeholder|stub"
@@ -327,7 +329,7 @@ _COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|m
 
 
 def _is_only_quoted(plain_form: str, start: int, *, labels: bool = True) -> bool:
-    """Whether the words before a phrase show that it is only quoted."""
+    """Whether the words before a phrase show that the text only quotes it."""
     lead = _SENTENCE_START.split(plain_form[max(0, start - _CONTEXT_LENGTH) : start])[-1]
     if labels and _LABEL.search(lead):
         return True
@@ -337,7 +339,7 @@ def _is_only_quoted(plain_form: str, start: int, *, labels: bool = True) -> bool
 
 
 def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bool:
-    first, last = plain_text.original_span(start, start + len(phrase.split(maxsplit=1)[0]))
+    first, last = plain_text.to_original_span(start, start + len(phrase.split(maxsplit=1)[0]))
     return text[first:last].isupper()
 
 
@@ -355,14 +357,14 @@ def _may_hide_instruction(lower: str, words: Words) -> bool:
 
 
 def _hides_instruction(plain_form: str, words: Words) -> bool:
-    """Whether lower-case text has an instruction with rotated or reversed letters, or with digits for letters."""
+    """Whether lower-case text has an instruction in ROT13, reversed, or with digits for letters."""
     if not words.known.isdisjoint(_ROTATED) and any(map(_has_phrase, undo_rotations(plain_form))):
         return True
     return has_digits_for_letters(plain_form) and _reveals_attack(replace_digits_by_letters(plain_form), plain_form)
 
 
 def _reveals_attack(content: str, plain_form: str) -> bool:
-    """Whether reading digits as letters reveals an attack."""
+    """Whether ``content`` (the text with digits replaced by letters) has an attack that ``plain_form`` does not."""
     before = {code for code, _, _, _ in _find_decoded_phrases(plain_form)}
     return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _find_decoded_phrases(content))
 
@@ -373,13 +375,13 @@ def _has_phrase(content: str) -> bool:
 
 
 def _find_decoded_phrases(content: str) -> Iterator[tuple[str, int, int, bool]]:
-    """The phrases in decoded text. Text that was encoded twice is not decoded again."""
+    """Find phrases in decoded text. Encoded text inside it is not decoded again."""
     plain_text = to_plain_text(content)
     known = Words(plain_text.text).known
     return _find_phrases(content, plain_text, known)
 
 
-# A phrase with a gap after every letter has no word boundaries, so these stems need none.
+# Phrases that were written with spaces between letters. Their words have no boundaries, so these patterns need none.
 _SPACED_OUT = re.compile(
     r"ignore(?:all|any|the|prev|prior|above|your|system)|disregard|instruction|donottell|donttell|nevertell|secretly"
     r"|silently|password|credential|exfiltrat|systemprompt|apikey|idrsa"
@@ -387,11 +389,11 @@ _SPACED_OUT = re.compile(
 
 
 def _find_tag_text(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """The phrases in text that is written in invisible tag characters."""
+    """Find phrases in text that is written in invisible Unicode tag characters."""
     for match in _TAGS.finditer(text):
         content = "".join(chr(ord(character) - 0xE0000) for character in match[0])
-        for code, _, _, mentioned in _find_decoded_phrases(content):
-            yield code, match.start(), match.end(), mentioned
+        for code, _, _, is_quoted in _find_decoded_phrases(content):
+            yield code, match.start(), match.end(), is_quoted
 
 
 _TAGS = re.compile("[\U000e0020-\U000e007e]{4,}")

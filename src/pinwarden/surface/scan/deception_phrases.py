@@ -1,12 +1,12 @@
-"""Phrases by which text undermines what an agent trusts.
+"""Phrases that deceive an agent or its user.
 
-It manipulates the user, discredits or intercepts the tools of others, or claims that a tool has the authority of the
-user or the system.
+Such text claims the authority of the user or the system, discredits or intercepts the tools of other servers,
+manipulates the user, or asks the agent to conceal something.
 """
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, PhraseRule, phrase_rule
+from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, PhraseRule, build_phrase_rule
 
 _WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
 _WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
@@ -18,20 +18,20 @@ _CREDENTIAL = (
 )
 
 _FALSE_AUTHORITY = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "longer & bound limited restricted obliged subject constrained required held tied",
         r"(?:you|the (?:assistant|agent|model)) (?:are|is) no longer (?:bound|limited|restricted|obliged|constrained"
         r"|tied|subject|required|held) (?:by|to)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "obey follow trust treat execute regard & if & came come comes were was is are",
         rf"(?:obey|follow|trust|treat|execute|regard) (?:[\w'/]{{1,20}} ){{1,9}}as if (?:it|they|this|these) "
         rf"(?:came|come|comes|were|was|had been|is|are) (?:\w{{1,12}} ){{0,2}}(?:from|by|of) (?:the |your "
         rf"|its )?{_OWNER}\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "ai llm llms agent agents assistant assistants model models chatbot chatbots bot bots & reading seeing "
         "processing process reads sees read see processes",
@@ -39,7 +39,7 @@ _FALSE_AUTHORITY = (
         r"|see(?:s|ing)?|process(?:es|ing)?) (?:this|these lines|the following)\b[^.!?]{0,24}?[, ]"
         r"(?:must|should|shall|needs? to|ha(?:s|ve) to|(?:is|are) (?:required|expected|asked) to|please)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "approval confirmation consent permission & needed required necessary disabled waived off unnecessary",
         rf"(?:user|human|operator|owner)(?:'s)? (?:approval|confirmation|consent|permission)s? (?:is"
@@ -47,7 +47,7 @@ _FALSE_AUTHORITY = (
         rf"|required|necessary)|disabled|waived|(?:switched |turned )?off|unnecessary|no longer {_WORDS_2}(?:needed"
         r"|required)) (?:for|on|in|with|when)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "automatically immediately silently & approve accept confirm allow grant & sampling elicitation dialog "
         "dialogs consent permission permissions approval confirmation",
@@ -60,7 +60,7 @@ _FALSE_AUTHORITY = (
 )
 
 _PRESSURE = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "overrides override overrule overrules overruled & operator user system developer administrator admin",
         r"(?:overrides?|overrules?) (?:what|anything|everything|whatever) (?:that )?(?:the |your |its )?"
@@ -68,7 +68,7 @@ _PRESSURE = (
         rf"{_OWNER}\b (?:\w{{1,16}} ){{0,2}}(?:must|should|shall|has to|have to) be (?:overruled|overridden"
         rf"|ignored)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "followed obeyed treated handled treat coming & user system developer administrator operator admin",
         rf"(?:followed|obeyed|treated|executed) (?:like|as) (?:a |the |an )?{_OWNER} (?:input|instructions?|messages?"
@@ -76,19 +76,19 @@ _PRESSURE = (
         rf"treat (?:[\w'/#]{{1,20}} ){{1,9}}as (?:coming|sent|written|given) (?:from|by) (?:the |your "
         rf"|its )?{_OWNER}\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "url urls link links & you assistant model agent & must should shall has needs",
         r"(?:every|each|all|any) (?:\w{1,16} )?(?:urls?|links?) (?:that )?(?:you|the (?:assistant|model"
         r"|agent)) (?:\w{1,16} )?"
         r"(?:must|should|shall|has to|have to|needs? to)\b[^.!?]{0,40}?[ ](?:https?://|[\w\-]{1,40}\.[a-z]{2,12}/)",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "proceed continue & asking confirmation approval permission waiting prompting",
         r"(?:proceed|continue|go ahead) without (?:asking|confirmation|approval|permission|waiting|prompting)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "locked deleted terminated suspended banned penalised penalized closed wiped charged punished & called used "
         "invoked run",
@@ -97,7 +97,7 @@ _PRESSURE = (
         r"|invoked|run)\b[^.!?]{0,100}?[ ](?:will|shall) be (?:\w{1,16} )?(?:locked|deleted|terminated|suspended|banned"
         r"|penali[sz]ed|closed|wiped|charged|punished)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "restrictions rules filters limitations boundaries guidelines morals ethics & no & assistant ai model agent "
         "you character persona chatbot",
@@ -105,7 +105,7 @@ _PRESSURE = (
         r"|follows?) no "
         r"(?:\w{1,16} )?(?:restrictions|rules|filters|limitations|boundaries|guidelines|morals|ethics)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "mentioned talked discussed brought announced & not never",
         r"(?:this|that|it|these|which) (?:[\w']{1,16} ){0,4}?(?:should|must|may|shall|need|is|are) (?:not"
@@ -116,7 +116,7 @@ _PRESSURE = (
 )
 
 _TOOLS_OF_OTHERS = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "other & tools servers & malicious broken unsafe insecure compromised untrusted harmful fake dangerous "
         "outdated unreliable wrong false",
@@ -125,14 +125,14 @@ _TOOLS_OF_OTHERS = (
         rf"|dangerous"
         r"|outdated|unreliable|wrong|false)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "replaces replace supersedes supersede takes & server servers",
         r"(?:replaces?|supersedes?|takes? the place of) (?:the )?(?:tools? )?[\w./]{2,48} (?:tools? )?(?:from|of|in"
         r"|on) "
         r"(?:the |any |all |every )?(?:other |another )?[\w./]{1,32} servers?\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "through via & calls call requests request & other all any every each & servers server tools tool",
         r"(?:all|every|any|each) (?:\w{1,16} )?(?:calls?|requests?) (?:to|of|from|by|for) (?:the )?(?:other|all|any"
@@ -141,7 +141,7 @@ _TOOLS_OF_OTHERS = (
         r"|need to )?(?:always )?"
         r"(?:go|goes|pass|passes|run|be routed|be made|be sent) (?:through|via)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "pass give provide send include report forward hand tell share & arguments argument parameters inputs input "
         "results result outputs output responses & other each every all any intend plan & of from to for you",
@@ -156,7 +156,7 @@ _TOOLS_OF_OTHERS = (
         r"|are going|were"
         r" going|want|would|will)\b[^.!?]{0,24}?(?:them|other|it to)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "secret secrets credential credentials password passwords vault keychain & call invoke & pass give send "
         "include put hand",
@@ -166,27 +166,27 @@ _TOOLS_OF_OTHERS = (
 )
 
 _USER_MANIPULATED = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "convince persuade trick pressure coax mislead deceive fool lull & user users human person customer victim",
         r"(?:convince|persuade|trick|pressure|coax|mislead|deceive|fool|lull) (?:the |any |your )?(?:users?|human"
         r"|person"
         r"|customers?|victims?)\b (?:that|to|into|about|with|by|so)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "master recovery seed mnemonic private wallet card cvv cvc social & ask prompt request urge tell have get "
         "make & user users them",
         rf"(?:ask|prompt|request|urge|tell|have|get|make) (?:the |your )?(?:users?|them) (?:for|to (?:enter|type|give"
         rf"|provide|paste|share|reveal|disclose|confirm|send|tell|input)) {_WORDS_4}{_CREDENTIAL}\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "pretend lie deny denies feign & user users human it this tool & that to exists exist happened",
         r"(?:pretend|lie|feign) to (?:the |your |any )?(?:users?|human|operator|customers?|owner)\b",
         r"deny (?:that )?(?:it|this|the tool|this tool|these|the \w{1,16}) (?:exists?|happened|was|were|has|ever)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "let nobody one notification notifications alert & on has needs have hide dismiss",
         r"(?:do not|don't|never) let on\b(?! (?:\w{1,16} ){0,2}(?:premises|hold))",
@@ -194,7 +194,7 @@ _USER_MANIPULATED = (
         r"(?:hide|dismiss) the (?:notifications?|alert)\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "silently quietly discreetly invisibly & look open gather extract take grab access scan query search "
         "inspect run start record track note save store watch list use write",
@@ -204,7 +204,7 @@ _USER_MANIPULATED = (
 )
 
 _DEMANDED_INPUTS = (
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "secret secrets password passwords token tokens key keys credential credentials & whenever when if time soon "
         "& store save send pass copy record forward add include upload",
@@ -216,13 +216,13 @@ _DEMANDED_INPUTS = (
         r"|include"
         r"|upload) (?:it|them|that|this|its|their)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "verbatim hidden & chat conversation & history transcript log",
         r"(?:full|complete|entire|whole|all) (?:chat|conversation|message) (?:history|transcript|logs?)\b[^.!?]{0,40}?"
         r"(?:verbatim|including (?:the |any |all )?(?:hidden|system))\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "token tokens cookie cookies password passwords & bearer access session auth oauth refresh & from",
         r"(?:bearer |access |session |auth |oauth |refresh )(?:tokens?|cookies?|passwords?) from (?:the |your )?"
@@ -230,7 +230,7 @@ _DEMANDED_INPUTS = (
         r"|conversation"
         r"|chat|context|client)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "exfiltration",
         "key keys token tokens password passwords credential credentials secret secrets cookie cookies & environment "
         "conversation chat context session memory history browser keychain clipboard & user users all any every",
@@ -263,7 +263,7 @@ _NOT = (
 )
 
 CONCEALMENT_PHRASES = (
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "tell telling inform informing notify notifying alert alerting warn warning & not don dont never mustn "
         "shouldn cannot can need avoid refrain without circumstances",
@@ -271,7 +271,7 @@ CONCEALMENT_PHRASES = (
         rf"|alerting|warning) {_PERSON}",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "mention mentioning reveal revealing disclose disclosing show showing report display acknowledge expose "
         "explain discuss describe share repeat talk & not don dont never mustn shouldn cannot can need avoid refrain "
@@ -287,7 +287,7 @@ CONCEALMENT_PHRASES = (
         r"(?:end )?(?:users?|humans?|operators?|customers?|owners?|victims?|reviewers?|security team)\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "without & knowledge awareness noticing knowing",
         r"without (?:the |any |their |its )?(?:user's |users |user |human |owner's |operator's )?(?:knowledge|awareness"
@@ -295,7 +295,7 @@ CONCEALMENT_PHRASES = (
         r"without (?:the )?user (?:knowing|noticing|being (?:told|informed|aware))\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "hide conceal keep mask obscure & from secret hidden confidential invisible between quiet instruction "
         "instructions payload command commands",
@@ -307,7 +307,7 @@ CONCEALMENT_PHRASES = (
         r"(?:hide|conceal) (?:an? |the )?(?:secondary |second |additional |extra )?(?:instructions?|payload"
         r"|commands?)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "know see aware told informed notice notified realize realise shown learn find & not never n t doesn & "
         "user users human humans person people operator operators customer customers owner owners anyone anybody "
@@ -318,7 +318,7 @@ CONCEALMENT_PHRASES = (
         r"(?! (?:more|twice|again|again|until|unless|if|when|any|too))",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "silently secretly covertly surreptitiously stealthily discreetly invisibly quietly clandestinely",
         r"(?:secretly|covertly|surreptitiously|stealthily|clandestinely) (?:also |then |and )?[a-z]{2,16}\b",
@@ -330,7 +330,7 @@ CONCEALMENT_PHRASES = (
         r"|share|relay)(?:e?s)? (?:this|it|that|them|these|everything|\w{1,16} \w{1,16}) (?:silently|secretly|covertly"
         r"|surreptitiously|stealthily|discreetly|quietly|invisibly)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "let allow letting allowing & know see notice discover learn realize realise find aware",
         rf"{_NOT} (?:ever )?(?:let|allow|letting|allowing) {_PERSON} (?:to )?(?:know|see|notice|discover|learn"
@@ -341,7 +341,7 @@ CONCEALMENT_PHRASES = (
         r"|learn|reali[sz]e|find out)\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "bring nobody nothing quiet one & up tell say about",
         rf"{_NOT} (?:ever )?bring (?:this|it|that|these) up\b",
@@ -350,8 +350,10 @@ CONCEALMENT_PHRASES = (
         r"keep quiet about\b",
         negatable=False,
     ),
-    phrase_rule("concealment", "silent", r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b", shouted=True),
-    phrase_rule(
+    build_phrase_rule(
+        "concealment", "silent", r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b", shouted=True
+    ),
+    build_phrase_rule(
         "concealment",
         "log record audit trace logging recording suppress suppresses & not don dont never mustn shouldn cannot "
         "can need avoid refrain without circumstances real actual audit & this these any the",

@@ -1,8 +1,9 @@
-"""Sentences that ask for data theft: a verb, something private, and a destination.
+"""Find sentences that ask an agent to send private data elsewhere.
 
-There are no fixed phrases. Each sentence is reduced to the roles of its words, and the order and distance of the roles
-decide. This also detects paraphrases, and distinguishes ``include ~/.aws/credentials in the header`` from ``store the
-key in ~/.aws/credentials``.
+Each word of a sentence gets a role, such as a verb of sending, something private, or a destination. The order and
+distance of the roles show whether the sentence asks for exfiltration. Unlike fixed phrases, this also finds
+paraphrases, and distinguishes ``include ~/.aws/credentials in the header`` from ``store the key in
+~/.aws/credentials``.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Iterator
 
 from pinwarden.core.record import Record
 from pinwarden.core.text import lazy_pattern
-from pinwarden.surface.scan.hidden_text import compile_phrase, word_set
+from pinwarden.surface.scan.hidden_text import compile_phrase, parse_words
 
 _URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
 _EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}(?!\.?\d)"
 _HOST = r"(?:[a-z0-9\-]{1,63}\.){1,5}(?:com|net|org|io|dev|xyz|site|info|ru|cn|tk|top|example|tld)\b(?!\.\w)"
 
-# Locations of secrets. Each pattern begins with a mark or a rare word, so that the regex engine can skip ahead.
+# Locations of secrets. Each pattern begins with a rare character or word, so that the regex engine can skip ahead.
 _SECRET_PATHS = (
     r"\.(?:ssh|aws|gnupg|kube|docker|azure|netrc|npmrc|pypirc|git-credentials|pgpass|bash_history|zsh_history|cursor"
     r"|claude|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
@@ -71,7 +72,7 @@ _OUTSIDE = (
 )
 _HOSTILE = r"\w{1,16}(?:'s)?(?:[ -]controlled)?(?:[ ]\w{1,16}){0,2}"
 
-# The roles of single words. With a pattern, the word is only the beginning of the part.
+# Roles that single words always have. The words of `_OPENING_WORDS` have a role only with the words after them.
 _PLAIN_WORDS: dict[str, str] = {
     "theft": "exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
     "smuggles smuggling",
@@ -143,22 +144,22 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
     ("put", "fill", r"fill (?:this|it|that|these|the \w{1,16}|in)(?: in)? with\b"),
 )
 
-_PATH_GATE = word_set(
+_PATH_GATE = parse_words(
     "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
     "ed25519 ecdsa dsa wallet keychain plaintext plain 169 computemetadata gopher azure codeium zsh bash docker "
     "cursor claude authorized mcp desktop metadata etc"
 )
-RARE_GATE = word_set(
+RARE_GATE = parse_words(
     "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
     "ed25519 ecdsa dsa wallet keychain password passwords passphrase passphrases plaintext 169 computemetadata gopher "
     "secret secrets cookies localstorage pii clipboard attacker attackers adversary malicious rogue evil collector c2 "
     "cc bcc exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
     "smuggles smuggling azure codeium"
 )
-"""Words of which one is enough to check for theft."""
+"""Rare words. A text with one of them is checked for exfiltration."""
 _CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print give hand begin start end finish answer fill"
 PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
-    tuple(map(word_set, gates))
+    tuple(map(parse_words, gates))
     for gates in (
         (
             "key keys token tokens code codes",
@@ -191,7 +192,7 @@ PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
         ("system", "prompt prompts", _CARRY),
     )
 )
-"""Groups of word sets. A text without a word of ``RARE_GATE`` is checked if it has a word of each set of a group."""
+"""Groups of word sets. A text is also checked for exfiltration if it has a word from every set of one group."""
 
 _SENTENCE_END = re.compile(r"[.!?](?=[ ]|$)")
 _BASE_TAKE = re.compile(
@@ -207,14 +208,14 @@ _ALL = re.compile(
 _NEVER_SENT = lazy_pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
 _CONVERSATION = lazy_pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
 _METADATA_SERVICE = re.compile(r"(?:https?://)?(?:169\.254|metadata)|gopher|file:///")
-# A name in backticks that something is put into: a parameter of a call.
+# A preposition before a name in backticks, which is a parameter of a call: "put it into `notes`".
 _ARGUMENT = lazy_pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
 _IN_CODE = lazy_pattern(r"[\w\-]{1,40}`")
 _LITERAL = re.compile(r"://|@|\w\.\w")
 _PRONOUN = re.compile(r"\b(?:it|its|them|their|those|contents?)\b")
 _STRONG_EXTRA = ("also", "additionally", "instead", "silently", "secretly", "covertly", "automatically", "a copy")
-_URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no negation
-# "contents of" and similar before a secret path: the description or name of a parameter for its content.
+_URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" negates nothing
+# Words such as "contents of" before the path of a secret, in the description of a parameter that asks for its content.
 _ASKED_FOR = lazy_pattern(
     r"[\"'`(* ]{0,3}(?:(?:required|mandatory)[.:, ]{1,2})?(?:(?:the|full|entire|complete|raw|current|exact"
     r"|plain)[ _]){0,4}"
@@ -222,24 +223,27 @@ _ASKED_FOR = lazy_pattern(
     r"|user's)[ _]){0,3}(?:[a-z0-9']{1,16}"
     r"[ _]){0,2}[`'\"]?$"
 )
-_NEAR = 130  # the maximum distance of related parts
+_NEAR = 130  # the maximum number of characters between related parts of a sentence
 
 
 class SentencePart(Record):
-    """One or more words of a sentence with their role."""
+    """One or more words of a sentence, with their role."""
 
-    kind: str
+    role: str
     text: str
     start: int
     end: int
 
 
-def find_thefts(text: str) -> Iterator[tuple[str, int, int]]:
-    """Code, start and end of every part of plain ``text`` that asks to read or send private data."""
+def find_exfiltration(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the code, start and end of every passage that asks to read or send private data.
+
+    ``text`` is in plain form.
+    """
     paths = deque(find_secret_paths(text))
     if paths and paths[0].start < _NEAR and _ASKED_FOR.match(text[: paths[0].start]) and paths[0].text[:4] != ".env":
         yield "exfiltration", 0, paths[0].end
-    after_secret = False  # whether the sentence before named a secret that "it" may refer to
+    after_secret = False  # whether the previous sentence named a secret, so that "it" may refer to the secret
     start = 0
     for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
         known: list[SentencePart] = []
@@ -253,14 +257,14 @@ def find_thefts(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def find_secret_paths(text: str) -> list[SentencePart]:
-    """The paths of secrets that plain ``text`` names."""
+    """Find the paths of secrets in ``text``, which is in plain form."""
     if _PATH_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
         return []
     spans = sorted(_find_secret_path_spans(text))
     paths: list[SentencePart] = []
     for start, end in spans:
         if not paths or paths[-1].end <= start:
-            paths.append(SentencePart(kind="secret", text=text[start:end], start=start, end=end))
+            paths.append(SentencePart(role="secret", text=text[start:end], start=start, end=end))
     return paths
 
 
@@ -269,13 +273,13 @@ def _find_secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
         for match in compile_phrase(expression).finditer(text):
             start, end = match.span()
             if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
-                continue  # inside a word, or a pattern of file names
+                continue  # the match is inside a word, or in a pattern of file names such as *.env
             home = _HOME.search(text, max(0, start - 48), start)
             yield (home.start() if home else start), end
 
 
 def _parse_sentence(text: str, start: int, end: int, parts: list[SentencePart]) -> list[SentencePart]:
-    """Add the parts of one sentence to the known ones. Each word has one role; longer parts have precedence."""
+    """Find the parts of one sentence and add them to ``parts``. A word belongs to at most one part."""
     taken = {position for part in parts for position in range(part.start, part.end)}
     for token in _TOKEN.finditer(text, start, end):
         if token.start() in taken:
@@ -289,31 +293,31 @@ def _parse_sentence(text: str, start: int, end: int, parts: list[SentencePart]) 
 
 def _parse_part(text: str, token: re.Match[str], end: int) -> SentencePart | None:
     word = token[0]
-    for kind, expression in _OPENINGS.get(word, ()):
+    for role, expression in _OPENINGS.get(word, ()):
         match = compile_phrase(expression).match(text, token.start(), end)
         if match is not None:
-            return SentencePart(kind=kind, text=match[0], start=match.start(), end=match.end())
-    if word in _KINDS:
-        return SentencePart(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
+            return SentencePart(role=role, text=match[0], start=match.start(), end=match.end())
+    if word in _WORD_ROLES:
+        return SentencePart(role=_WORD_ROLES[word], text=word, start=token.start(), end=token.end())
     if _IN_CODE.match(text, token.start(), end) and _ARGUMENT.search(text, max(0, token.start() - 16), token.start()):
-        return SentencePart(kind="spot", text=word, start=token.start(), end=token.end())
+        return SentencePart(role="spot", text=word, start=token.start(), end=token.end())
     if token.end() < end and text[token.end()] in "@.-+_":
         match = _ADDRESSES.match(text, token.start(), end)
         if match is not None:
-            return SentencePart(kind="outside", text=match[0], start=match.start(), end=match.end())
+            return SentencePart(role="outside", text=match[0], start=match.start(), end=match.end())
     return None
 
 
 def _index_openings() -> dict[str, tuple[tuple[str, str], ...]]:
     openings: dict[str, tuple[tuple[str, str], ...]] = {}
-    for kind, words, expression in _OPENING_WORDS:
+    for role, words, expression in _OPENING_WORDS:
         for word in words.split():
-            openings[word] = (*openings.get(word, ()), (kind, expression))
+            openings[word] = (*openings.get(word, ()), (role, expression))
     return openings
 
 
 _OPENINGS = _index_openings()
-_KINDS = {word: kind for kind, words in _PLAIN_WORDS.items() for word in words.split()}
+_WORD_ROLES = {word: role for role, words in _PLAIN_WORDS.items() for word in words.split()}
 _SIMPLE_WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[^\W_]+")
 _ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
@@ -323,23 +327,23 @@ def _check_sentence(
     text: str, start: int, parts: list[SentencePart], after_secret: bool
 ) -> Iterator[tuple[str, int, int]]:
     for index, part in enumerate(parts):
-        if part.kind not in ("theft", "send", "put", "give", "take"):
+        if part.role not in ("theft", "send", "put", "give", "take"):
             continue
         before, after = _select_nearby(parts, index)
         if _is_negated(text, start, part, before):
             continue
-        if part.kind == "theft":
+        if part.role == "theft":
             yield "exfiltration", part.start, part.end
-        elif part.kind == "send":
+        elif part.role == "send":
             yield from _find_sends(part, before, after)
-        elif part.kind == "take":
+        elif part.role == "take":
             yield from _find_reads(text, start, part, before, after)
-        if part.kind in ("send", "put", "give"):
+        if part.role in ("send", "put", "give"):
             yield from _find_leaks(text, part, before, after, after_secret)
 
 
 def _select_nearby(parts: list[SentencePart], index: int) -> tuple[list[SentencePart], list[SentencePart]]:
-    """The parts before and after one that are near enough to be related."""
+    """Return the parts before and after the part at ``index`` that are near enough to be related to it."""
     first, last = index, index + 1
     while first > 0 and parts[index].start - parts[first - 1].start < _NEAR:
         first -= 1
@@ -351,28 +355,28 @@ def _select_nearby(parts: list[SentencePart], index: int) -> tuple[list[Sentence
 def _find_sends(
     verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> Iterator[tuple[str, int, int]]:
-    """Something is sent to an outside destination."""
+    """Find a request to send something to an outside destination."""
     for target in after:
-        if target.kind not in ("hostile", "outside", "self"):
+        if target.role not in ("hostile", "outside", "self"):
             continue
         between = [part for part in after if part.start < target.start]
-        if any(part.kind in ("given", "no") for part in between):
+        if any(part.role in ("given", "no") for part in between):
             continue
         sensitive = [
-            part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)
+            part for part in before + between if part.role in ("secret", "private") or _NEVER_SENT.match(part.text)
         ]
-        if target.kind == "self":  # a tool may get what the user asks about, but not the complete conversation
-            sensitive = [part for part in sensitive if part.kind == "secret" or _CONVERSATION.search(part.text)]
+        if target.role == "self":  # a tool may receive the user's question, but not the whole conversation or a secret
+            sensitive = [part for part in sensitive if part.role == "secret" or _CONVERSATION.search(part.text)]
             if not sensitive:
                 continue
-        named = any(part.kind == "name" for part in before + between)
+        named = any(part.role == "name" for part in before + between)
         is_emphasised = any(part.text in _STRONG_EXTRA for part in between) or any(
             part.text in _STRONG_EXTRA and verb.start - part.end <= 12 for part in before
         )
-        is_urged = is_emphasised or any(part.kind in ("extra", "own") for part in before + after)
+        is_urged = is_emphasised or any(part.role in ("extra", "own") for part in before + after)
         blind_copy = verb.text in ("cc", "bcc") and "@" in target.text
-        in_bulk = any(part.kind == "bulk" for part in between) and _LITERAL.search(target.text) is not None
-        if target.kind == "hostile" or sensitive or is_emphasised or blind_copy or in_bulk or (named and is_urged):
+        in_bulk = any(part.role == "bulk" for part in between) and _LITERAL.search(target.text) is not None
+        if target.role == "hostile" or sensitive or is_emphasised or blind_copy or in_bulk or (named and is_urged):
             yield "exfiltration", verb.start, target.end
             return
 
@@ -380,12 +384,12 @@ def _find_sends(
 def _find_reads(
     text: str, start: int, verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> Iterator[tuple[str, int, int]]:
-    """A secret is read because the text orders it, or read into an argument."""
-    secret = next((part for part in after if part.kind == "secret"), None)
+    """Find an order to read a secret, or to read one into an argument of a call."""
+    secret = next((part for part in after if part.role == "secret"), None)
     if secret is None:
         return
-    spot = next((part for part in after if part.kind == "spot" and part.start > secret.end), None)
-    is_moved = any(part.kind in ("send", "put", "give") for part in after)  # checked separately
+    spot = next((part for part in after if part.role == "spot" and part.start > secret.end), None)
+    is_moved = any(part.role in ("send", "put", "give") for part in after)  # `_find_leaks` checks these verbs
     if (
         spot is not None
         and not is_moved
@@ -404,55 +408,55 @@ def _find_reads(
 def _find_leaks(
     text: str, verb: SentencePart, before: list[SentencePart], after: list[SentencePart], after_secret: bool
 ) -> Iterator[tuple[str, int, int]]:
-    """Something private is put into a response, a header or an argument."""
-    if _goes_to_requester(after) and not any(part.kind in ("outside", "hostile") for part in after):
+    """Find a request to put something private into a response, a header or an argument."""
+    if _goes_to_requester(after) and not any(part.role in ("outside", "hostile") for part in after):
         return
-    spot = next((part for part in after if part.kind == "spot"), None)
-    was_read = any(part.kind == "take" for part in before)
+    spot = next((part for part in after if part.role == "spot"), None)
+    was_read = any(part.role == "take" for part in before)
     for sensitive in after:
-        if sensitive.kind in ("secret", "private", "name") and _is_leaked(text, verb, sensitive, before, after):
+        if sensitive.role in ("secret", "private", "name") and _is_leaked(text, verb, sensitive, before, after):
             yield "exfiltration", verb.start, max(sensitive.end, spot.end if spot is not None else 0)
             return
-    stolen = next((part for part in before if part.kind == "secret"), None)
-    private = sum(part.kind in ("private", "name") for part in before)
+    stolen = next((part for part in before if part.role == "secret"), None)
+    private = sum(part.role in ("private", "name") for part in before)
     is_passed_on = was_read or _PRONOUN.match(text, min(verb.end + 1, len(text))) is not None
-    if stolen is not None and is_passed_on and verb.kind in ("put", "send"):
+    if stolen is not None and is_passed_on and verb.role in ("put", "send"):
         yield "exfiltration", stolen.start, spot.end if spot is not None else verb.end
-    elif was_read and private >= 2 and (verb.kind == "put" or (verb.kind == "give" and spot is not None)):
+    elif was_read and private >= 2 and (verb.role == "put" or (verb.role == "give" and spot is not None)):
         yield "exfiltration", before[0].start, verb.end
-    elif after_secret and verb.kind == "put" and spot is not None and _PRONOUN.search(text, verb.end, spot.end):
+    elif after_secret and verb.role == "put" and spot is not None and _PRONOUN.search(text, verb.end, spot.end):
         yield "exfiltration", verb.start, spot.end
 
 
 def _is_leaked(
     text: str, verb: SentencePart, sensitive: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> bool:
-    """Whether the object of ``verb`` is private, and the sentence urges to move it or names a destination."""
+    """Whether the sentence urges the agent to move the ``sensitive`` object of ``verb``, or names where to put it."""
     if _LOCATION.search(text, verb.start, sensitive.start):
         return False
-    spots = [part for part in after if part.kind == "spot"]
-    if verb.kind == "give" and not any(part.start > sensitive.end for part in spots):
+    spots = [part for part in after if part.role == "spot"]
+    if verb.role == "give" and not any(part.start > sensitive.end for part in spots):
         return False
     is_given = verb.text.startswith(("give", "hand"))
-    is_urged = is_given or bool(spots) or any(part.kind == "extra" for part in before + after)
+    is_urged = is_given or bool(spots) or any(part.role == "extra" for part in before + after)
     is_dumped = verb.text in ("dump", "echo", "log", "respond")
-    if sensitive.kind == "secret":
-        return is_urged or is_dumped or (verb.kind == "put" and any(part.kind == "take" for part in before))
-    several = sum(part.kind in ("private", "name") for part in after) >= 2
+    if sensitive.role == "secret":
+        return is_urged or is_dumped or (verb.role == "put" and any(part.role == "take" for part in before))
+    several = sum(part.role in ("private", "name") for part in after) >= 2
     return is_urged and (_ALL.search(text, verb.start, sensitive.end + 30) is not None or (is_dumped and several))
 
 
 def _goes_to_requester(after: list[SentencePart]) -> bool:
-    """Whether the data goes back to the requester."""
+    """Whether the data goes only to the caller or stays on this machine."""
     return any(
-        part.kind == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
+        part.role == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
     )
 
 
 def _is_negated(text: str, start: int, part: SentencePart, before: list[SentencePart]) -> bool:
-    """Whether a negation is right before a part, with at most two words between them."""
+    """Whether there is a negation before the part, with at most two words between them."""
     for other in reversed(before):
-        if other.kind == "no":
+        if other.role == "no":
             between = text[other.end : part.start]
             return start <= other.start and len(between) < 40 and between.count(" ") <= 3 and not _URGING.match(between)
     return False

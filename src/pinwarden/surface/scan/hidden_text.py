@@ -1,11 +1,11 @@
-"""Find hidden text, and undo the disguises of text before phrase rules search it.
+"""Find hidden text, and convert disguised text to a plain form that phrase rules can search.
 
 `to_plain_text` drops invisible characters, replaces look-alike and styled letters by plain ones, removes accents and
-joins spaced letters (``i g n o r e``). It keeps the position of each character in the text as sent.
+joins spaced letters (``i g n o r e``). It records the position of each character in the text as sent.
 
-The ``find_*`` functions report invisible characters, terminal escapes, look-alike letters and hidden markup. They
-look at the characters around an invisible one, so that emoji and scripts with joiners are not reported. Encoded text
-(base64, hex, percent, escapes, rotated letters) is decoded for the other checks.
+The ``find_*`` functions find invisible characters, terminal escapes, look-alike letters and hidden markup. They do not
+report invisible characters that emoji and some scripts need. `find_encoded_texts` decodes base64, hex and other
+encodings, so that phrase rules can search the decoded text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE, lazy_pattern
 
-# By Latin letter, the Cyrillic, Greek, Armenian, Cherokee and phonetic letters that look like it in most fonts.
+# For each Latin letter, the Cyrillic, Greek, Armenian, Cherokee and phonetic letters that look like it in most fonts.
 _SIMILAR_LETTERS: dict[str, str] = {
     "a": "\u0430\u03b1\u0251\u1d00",
     "b": "\u0184\u042c\u0299",
@@ -78,7 +78,7 @@ LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _SIMILAR_LETTER
 
 _CONTROL_CHARACTER = lazy_pattern("[\x00-\x08\x0e-\x1b\x7f]")
 _UNEVEN_SPACE = lazy_pattern(r"\s{2,}|[^\S ]")
-# Ordinary typographic punctuation and its plain form, one character for one, so that positions stay.
+# Typographic punctuation and its ASCII form. Each is a single character, so the positions in the text stay the same.
 PLAIN_PUNCTUATION = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
@@ -88,12 +88,12 @@ PLAIN_PUNCTUATION = str.maketrans(
         ),
     }
 )
-# Five or more single letters with the same gap between them, which ordinary text does not have.
+# Five or more single letters with the same separator between them. Ordinary text has no such sequences.
 _SPACED_LETTERS = lazy_pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
 
 
-def word_set(words: str) -> frozenset[str]:
-    """A set of words from a string with spaces between them."""
+def parse_words(words: str) -> frozenset[str]:
+    """Split a string at spaces into a set of words."""
     return frozenset(words.split())
 
 
@@ -107,12 +107,12 @@ class PlainText:
         self._original = original
         self._origins = origins
 
-    def original_span(self, start: int, end: int) -> tuple[int, int]:
-        """The span in the text as sent of the characters ``start`` to ``end`` of the plain form."""
+    def to_original_span(self, start: int, end: int) -> tuple[int, int]:
+        """Convert a span of the plain form to the corresponding span of the text as sent."""
         if self._origins is None:
             if len(self.text) == len(self._original):
                 return start, end
-            # Computed on demand, because few texts need it.
+            # Positions are computed only on demand, because few texts have a cue.
             self._origins = _fold_text(self._original)._origins or ()
         if start >= len(self._origins):
             return len(self._original), len(self._original)
@@ -120,7 +120,7 @@ class PlainText:
 
 
 def to_plain_text(text: str) -> PlainText:
-    """The plain form of ``text``, in lower case."""
+    """Convert a text to its plain form: lower case, plain letters, no invisible characters."""
     simplified = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
     if not simplified.isascii() or _CONTROL_CHARACTER.search(simplified) or _SPACED_LETTERS.search(simplified):
         return _fold_text(text)
@@ -129,7 +129,7 @@ def to_plain_text(text: str) -> PlainText:
 
 @lru_cache(maxsize=4096)  # the letters of an alphabet occur many times
 def fold_letter(character: str) -> str:
-    """The plain lower-case form of one character; empty if it is invisible."""
+    """Return the plain lower-case form of one character; an empty string if the character is invisible."""
     if character.isspace():
         return " "
     if INVISIBLE.match(character):
@@ -138,19 +138,19 @@ def fold_letter(character: str) -> str:
     if known is not None:
         return known.lower()
     if character in "\u2026\u00b0":
-        return ","  # decomposition would give more than one character
+        return ","  # Unicode decomposition would give more than one character
     decomposed = unicodedata.normalize("NFKD", character)
     kept = "".join(LOOK_ALIKES.get(part, part) for part in decomposed if not unicodedata.combining(part))
     return kept.translate(PLAIN_PUNCTUATION).lower()
 
 
 def fold_word(word: str) -> str:
-    """The plain form of a name. Two names with the same plain form look the same to a reader."""
+    """Return the plain form of a name. Two names with the same plain form look the same to a reader."""
     return word.lower() if word.isascii() else "".join(map(fold_letter, word))
 
 
 def find_spaced_letters(text: str) -> Iterator[tuple[int, int, str]]:
-    """Start, end and letters of every run of single letters with gaps between them."""
+    """Yield the start, end and letters of every sequence such as ``i g n o r e``."""
     for match in _SPACED_LETTERS.finditer(text):
         yield match.start(), match.end(), match[0][::2].lower()
 
@@ -174,35 +174,37 @@ def _fold_text(text: str) -> PlainText:
 
 WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
 WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
-"""Up to two or four arbitrary words, each with the gap after it."""
+"""Patterns for up to two or up to four arbitrary words, each followed by a space."""
 
-# Between two words of a phrase: a space, emphasis, quotes, or the separators of an identifier.
+# What may be between two words of a phrase: a space, emphasis, quotes, or the separators of an identifier.
 _GAP = r"[ _*`'\"\-]{1,3}"
 _LONE_SPACE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.| (?![?*+{])")
 
 
-@cache  # most phrases are never tried, and compiling all of them takes longer than scanning a server
+@cache  # compiled on first use: most patterns are never needed, and compiling all of them is slower than a scan
 def compile_phrase(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern in which a space matches any gap between words."""
+    """Compile a pattern. A space in it matches any gap between words, such as an underscore or a quotation mark."""
     return re.compile(_LONE_SPACE.sub(lambda match: _GAP if match[0] == " " else match[0], pattern))
 
 
 class PhraseRule(Record):
-    """Patterns of one phrase, and the code of its cue."""
+    """Patterns that recognise one phrase, and the code of the cue that a match produces."""
 
     code: str
     gates: tuple[frozenset[str], ...]
     """Sets of words. The patterns are tried only if the text has at least one word of each set."""
     patterns: tuple[str, ...]
-    """Each begins with literal text, so that the regex engine can skip ahead."""
+    """Regular expressions. Each begins with literal text, so that the regex engine can skip ahead."""
     negatable: bool
-    """Whether ``never`` or ``do not`` before it makes it harmless."""
+    """Whether ``never`` or ``do not`` before the phrase makes it harmless."""
     shouted: bool
-    """Whether it counts only in capitals, as in ``SYSTEM:``."""
+    """Whether the phrase counts only in capital letters, as in ``SYSTEM:``."""
 
 
-def phrase_rule(code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False) -> PhraseRule:
-    """A phrase rule whose gate is written as words, with ``&`` between the sets."""
+def build_phrase_rule(
+    code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False
+) -> PhraseRule:
+    """Build a phrase rule. ``gate`` has words separated by spaces, and ``&`` between the sets of words."""
     gates = tuple(frozenset(words.split()) for words in gate.split("&"))
     return PhraseRule(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted)
 
@@ -226,7 +228,7 @@ _RIGHT_TO_LEFT = re.compile("[\u0590-\u05ff\u0620-\u06dc\u06de-\u08ff\ufb1d-\ufd
 
 
 def find_terminal_escapes(text: str) -> Iterator[CharacterRange]:
-    """Spans of text that would move the cursor, hide output, set a title or overwrite a line."""
+    """Yield the spans of control characters with which text moves the cursor, hides output or overwrites a line."""
     if text.isascii() and not _CONTROL.search(text):
         return
     for match in _TERMINAL.finditer(text):
@@ -234,7 +236,7 @@ def find_terminal_escapes(text: str) -> Iterator[CharacterRange]:
 
 
 def find_hidden_characters(text: str) -> Iterator[CharacterRange]:
-    """Spans of characters that a model reads and a person does not see."""
+    """Yield the spans of characters that a model reads but a person does not see."""
     start = end = -1
     right_to_left = _RIGHT_TO_LEFT.search(text) is not None
     for match in INVISIBLE.finditer(text):
@@ -251,7 +253,7 @@ def find_hidden_characters(text: str) -> Iterator[CharacterRange]:
 
 
 def find_look_alike_words(text: str) -> Iterator[CharacterRange]:
-    """Words with letters of another script that look like Latin letters, mixed with Latin letters or alone."""
+    """Yield the spans of words with letters of another script that look like Latin letters."""
     words = [word for word in _LETTERS_WORD.finditer(text) if not word[0].isascii()]
     if not words:
         return
@@ -270,7 +272,7 @@ def _imitates_latin(word: str, include_whole_words: bool) -> bool:
     if not disguised:
         return False
     if latin:
-        return disguised + latin == len(word)  # any other letter shows that this is a foreign word
+        return disguised + latin == len(word)  # any other letter shows that the word is from another language
     return include_whole_words and len(word) >= 3 and disguised == len(word)
 
 
@@ -288,7 +290,7 @@ def _is_legitimate(text: str, position: int, right_to_left: bool) -> bool:
     character = text[position]
     point = ord(character)
     if point < 0xA0 or character.isspace():
-        return True  # spaces of any width; control characters are terminal escapes
+        return True  # spaces of any width are legitimate; control characters are reported as terminal escapes
     before = text[position - 1] if position else ""
     after = text[position + 1] if position + 1 < len(text) else ""
     if 0xFE00 <= point <= 0xFE0F:
@@ -311,7 +313,7 @@ def _is_legitimate(text: str, position: int, right_to_left: bool) -> bool:
 
 
 def _has_variation(before: str, point: int) -> bool:
-    """Whether the character ``before`` has this variation: text or emoji form, or a variant of a letter."""
+    """Whether Unicode allows this variation selector after the character ``before``."""
     if before in _KEYCAPS or _is_pictograph(before):
         return point in (0xFE0E, 0xFE0F)
     if point == 0xFE0F:
@@ -323,7 +325,7 @@ def _is_pictograph(character: str) -> bool:
     if not character or ord(character) < 0xA9:
         return False
     if character >= "\U0001f000":
-        return character <= "\U0001faff"  # including emoji newer than our Unicode tables
+        return character <= "\U0001faff"  # includes emoji that are newer than Python's Unicode tables
     return unicodedata.category(character) in ("So", "Sk") or character in "\u2194\u2195\u203c\u2049"
 
 
@@ -334,7 +336,7 @@ def _ends_pictograph(text: str, position: int) -> bool:
 
 
 def _uses_joiners(character: str) -> bool:
-    """Whether a character belongs to a script that is written with joiners (Arabic, the scripts of India, ...)."""
+    """Whether a character belongs to a script that uses joiners, such as Arabic or the scripts of India."""
     return "\u0600" <= character <= "\u109f" or "\u1780" <= character <= "\u18af" or "\ufb50" <= character <= "\ufefc"
 
 
@@ -356,13 +358,13 @@ _UNSEEN_ELEMENT = lazy_pattern(
 )
 _WORD = lazy_pattern(r"[^\W\d_]{2,}")
 _MIN_WORDS = 4
-# Comments are for authors. A suspicious comment addresses a model or mentions the user.
+# Most comments are notes of authors. A comment is suspicious if it addresses a model or mentions the user.
 _ADDRESSES_MODEL = lazy_pattern(
     r"\b(?:assistants?|ai(?: agents?)?|agents?|llms?|chatbots?|you must|your|user's|do not tell|secretly|silently"
     r"|instructions?)\b",
     re.IGNORECASE,
 )
-# A placeholder in an address for parts of the conversation or for a secret of a named owner.
+# A URL with a placeholder for a part of the conversation or for a secret.
 _FILLED_URL = lazy_pattern(
     r"\b(?:https?|wss?|ftp)://[^\s'\"`<>{}$]{3,200}?(?:[{<$]|%7b)[^}>]{0,60}?(?:conversation|history|chat|transcript"
     r"|cookie|password|passwd|credential|system[ _-]?prompt|messages?\b|env\b|environ|(?:github|aws|openai|anthropic"
@@ -374,7 +376,7 @@ _QUERY = lazy_pattern(r"[?&#;=]")
 
 
 def find_hidden_markup(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of text in comments and in elements that are styled to be invisible."""
+    """Yield the start and end of text in comments, and in HTML elements that are styled to be invisible."""
     for start, end in _find_comments(text):
         content = text[start + 4 : end]
         if _ADDRESSES_MODEL.search(content) and _has_words(content):
@@ -385,7 +387,7 @@ def find_hidden_markup(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_comments(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of comments. A comment without an end extends to the end of the text."""
+    """Yield the spans of HTML comments. A comment that is not closed extends to the end of the text."""
     start = text.find("<!--")
     while start >= 0:
         end = text.find("-->", start + 4)
@@ -394,7 +396,7 @@ def _find_comments(text: str) -> Iterator[tuple[int, int]]:
 
 
 def find_leaking_urls(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of addresses with a placeholder for private data in their query."""
+    """Yield the start and end of URLs whose query has a placeholder for private data."""
     for match in _FILLED_URL.finditer(text):
         if _QUERY.search(match[0]):
             yield match.span()
@@ -427,17 +429,17 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _ROT13 = str.maketrans(_LETTERS, _LETTERS[13:] + _LETTERS[:13])
 _DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
 _DIGITS_IN_WORD = lazy_pattern(r"[a-z][013457]{1,2}[a-z]")
-_INSTRUCTION_WORDS = word_set(
+_INSTRUCTION_WORDS = parse_words(
     "ignore disregard previous instructions password credentials secret secretly system prompt token user send upload"
 )
 ROTATED_WORDS = frozenset(word.translate(_ROT13) for word in _INSTRUCTION_WORDS) | frozenset(
     word[::-1] for word in _INSTRUCTION_WORDS
 )
-"""Words of instructions in ROT13 or reversed. None of them is a real word."""
+"""Words that are typical of instructions, in ROT13 and reversed. None of these forms is a real word."""
 
 
 def undo_rotations(text: str) -> Iterator[str]:
-    """Lower-case text with ROT13 undone, and reversed."""
+    """Yield the lower-case text decoded from ROT13, and then the text reversed."""
     yield text.translate(_ROT13)
     yield text[::-1]
 
@@ -449,12 +451,12 @@ def has_digits_for_letters(text: str) -> bool:
 
 
 def replace_digits_by_letters(text: str) -> str:
-    """Lower-case text with digits replaced by the letters they look like."""
+    """Replace digits in lower-case text by the letters they look like: ``p4ssw0rd`` becomes ``password``."""
     return text.translate(_DIGIT_LETTERS)
 
 
 def find_encoded_texts(text: str) -> Iterator[tuple[int, int, str]]:
-    """Start, end and decoded content of every encoded piece of ``text``, if that is readable."""
+    """Yield the start, end and decoded content of every encoded part of ``text`` that decodes to readable text."""
     for match in _PIECE.finditer(text):
         as_hex = _HEX.match(match[0])
         yield from _yield_readable(match, bytes.fromhex(as_hex[1]) if as_hex else _decode_base64(match[0]))
@@ -470,20 +472,20 @@ def find_encoded_texts(text: str) -> Iterator[tuple[int, int, str]]:
         for match in _ESCAPED.finditer(text):
             yield from _yield_readable(match, _ESCAPE.sub(_decode_escape, match[0]).encode("latin-1", "replace"))
     if "&#" in text:
-        from html import unescape  # loads a large table, which few texts need
+        from html import unescape  # imported here because it loads a large table that few texts need
 
         for match in _ENTITIES.finditer(text):
             yield from _yield_readable(match, unescape(match[0]).encode("latin-1", "replace"))
 
 
 def extract_long_pieces(text: str) -> str:
-    """Only the pieces of ``text`` that are long enough to be base64 or hex."""
+    """Keep only the parts of ``text`` that are long enough to be base64 or hex, separated by spaces."""
     pieces = text.encode("ascii", "replace").translate(_NOT_PIECE).split()
     return b" ".join({piece for piece in pieces if len(piece) >= _MIN_PIECE}).decode()
 
 
 def has_command(text: str) -> bool:
-    """Whether decoded text is a command."""
+    """Whether decoded text has a shell command or code."""
     return _COMMAND.search(text) is not None
 
 
@@ -493,7 +495,7 @@ def _yield_readable(match: re.Match[str], content: bytes | None) -> Iterator[tup
 
 
 def _decode_base64(encoded: str) -> bytes | None:
-    """The decoded bytes. As in lenient decoders, an incomplete group of letters is dropped."""
+    """Decode base64; None if it is invalid. Like lenient decoders, drops an incomplete group of letters at the end."""
     body = encoded.rstrip("=").replace("-", "+").replace("_", "/")
     if len(body) % 4 == 1:
         body = body[:-1]

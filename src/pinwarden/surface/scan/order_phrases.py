@@ -1,8 +1,8 @@
-"""Phrases that command an agent: revoke instructions, give new ones, exclude the user, demand other calls."""
+"""Phrases that give an agent orders: to ignore instructions, follow new ones, bypass the user, or call other tools."""
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, phrase_rule
+from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, build_phrase_rule
 
 _EARLIER = (
     r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|old|original|initial|current|your"
@@ -31,7 +31,7 @@ _URGE = (
 _PERSONA = r"(?:developer|maintenance|god|jailbreak|dan|admin(?:istrator)?|unrestricted|trusted|root|privileged|unsafe)"
 
 _ORDERS_REVOKED = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "ignore ignoring disregard disregarding forget neglect discard attention abandon following aside",
         r"(?:ignor(?:e|ing)|disregard(?:ing)?|forget|neglect|discard|abandon|set aside|stop following"
@@ -49,7 +49,7 @@ _ORDERS_REVOKED = (
         r"|you have been )?(?:the |that )?(?:told |said |written |stated )?(?:above|previous|prior|before|earlier)"
         r"(?=[ ]?[,;.:!]|$|[ ](?:and|then|text|content|instead|now)\b)",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "override overriding bypass bypassing circumvent circumventing disable disabling evade skip skipping",
         r"(?:overrid(?:e|ing)|bypass(?:ing)?|circumvent(?:ing)?|disabl(?:e|ing)|evad(?:e|ing)|skip(?:ping)?) "
@@ -59,7 +59,7 @@ _ORDERS_REVOKED = (
         r"bypass (?:the |all |any )?(?:rate limit(?:s|ing)?|authentication|sandbox(?:ing)?|approval) (?:\w{1,16} )?"
         r"(?:for|in|during) (?:this|the|all|every)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "override overrides supersede supersedes replace replaces precedence priority & instructions instruction "
         "directive directives rule rules guidelines guideline request requests prompt message",
@@ -68,7 +68,7 @@ _ORDERS_REVOKED = (
         r"|safety) (?:\w{1,16} )?(?:instructions?|directives?|rules?|guidelines?|requests?)\b",
         r"replace (?:the |your )(?:system|developer) (?:prompt|message)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "prompt prompts instructions instruction configuration guidelines messages message & reveal reveals disclose "
         "discloses leak leaks print output repeat show expose dump recite return share send tell",
@@ -83,7 +83,7 @@ _ORDERS_REVOKED = (
 )
 
 _NEW_ORDERS = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "void obsolete invalid cancelled canceled revoked suspended overridden null lifted apply superseded disabled "
         "replaced rescinded withdrawn",
@@ -94,7 +94,7 @@ _NEW_ORDERS = (
         r"(?:restrictions?|rules|guidelines|limits|safeguards|polic(?:y|ies)|guardrails|constraints) (?:no longer"
         r"|do not|don't) apply\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "instructions instruction role task goal objective purpose directive directives rules unrestricted "
         "unfiltered jailbroken uncensored root administrator & new act",
@@ -102,7 +102,7 @@ _NEW_ORDERS = (
         r"new (?:system )?(?:instructions?|directives?) ?:",
         r"act as (?:an? |the )?(?:unrestricted|unfiltered|jailbroken|uncensored|root|administrator)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "now henceforth hereafter moment point",
         r"you are now (?:in |an? |the |operating |acting |running |free |unrestricted |no longer |bound |authori[sz]ed "
@@ -113,14 +113,14 @@ _NEW_ORDERS = (
         r"henceforth\b",
         r"hereafter,? (?:you|always|never)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "mode",
         rf"{_PERSONA} mode (?:is |has been )?(?:now )?(?:active|activated|enabled|on|engaged|with)\b",
         r"(?:enter|activate|enable|switch (?:in)?to|operat(?:e|es|ing) in|now in) (?:the |a )?"
         r"(?:developer|maintenance|god|jailbreak|dan|unrestricted|trusted|privileged) mode\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "follow obey comply adhere execute perform carry & instructions instruction ones one directive directives "
         "rules rule commands command orders order requests request prompts prompt steps",
@@ -132,14 +132,14 @@ _NEW_ORDERS = (
         rf"|directives?) {WORDS_2}(?:embedded|contained|hidden|found|in the (?:page|content|document|result|response"
         r"|file|text|body|email|issue))\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "treat",
         r"treat (?:[\w'/]{1,20} ){1,8}as (?:an? |the |your |new |trusted |direct ){0,3}(?:authoritative|commands?"
         r"|instructions?|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)"
         r"|(?:highest|top) priority)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "approved approval approve approving reviewed review recorded trusted testing inspection inspected",
         r"(?:once|after|when|as soon as|only after) (?:this |the |its |it )?(?:tool |server |description |approval )?"
@@ -151,11 +151,13 @@ _NEW_ORDERS = (
         rf"(?:behaves?|acts?|works?|looks?) (?:benignly|benign|normally|safely|innocently|harmless) (?:during|until"
         rf"|while|under) {WORDS_2}(?:review|approv\w{{1,3}}|testing|inspect\w{{1,3}})\b",
     ),
-    phrase_rule("agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"),
+    build_phrase_rule(
+        "agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"
+    ),
 )
 
 _USER_LEFT_OUT = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "confirmation confirmations confirm permission permissions approval approvals approve consent "
         "authorization authorisation user & not don dont never need instead without stop skip & ask asking prompt "
@@ -169,7 +171,7 @@ _USER_LEFT_OUT = (
         r"(?!approval|consent|permission|confirmation)))",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "skip bypass suppress omit ignore dismiss accept approve & confirmation confirmations approval approvals "
         "consent security safety permission",
@@ -177,7 +179,7 @@ _USER_LEFT_OUT = (
         r"(?:confirmations?|approvals?|consent|permission|security|safety)\b(?: (?:dialogs?|prompts?|steps?|requests?"
         r"|checks?|warnings?))?",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "approve grant granted authorized authorised approved consented agreed",
         r"auto(?:matically)? approve (?:all|any|every|each)\b",
@@ -191,7 +193,7 @@ _USER_LEFT_OUT = (
         rf"grant (?:all|every|full|any|unrestricted) {WORDS_2}(?:permissions?|privileges?|tools?|capabilit(?:y"
         rf"|ies))\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "sandboxing sandbox safety restrictions guardrails checks check unconstrained",
         r"(?:execute|run|comply|act|proceed|operate|answer|requests?) [^.!?]{0,40}without (?:any |applying |the ){0,2}"
@@ -200,7 +202,7 @@ _USER_LEFT_OUT = (
         r"disable (?:the |any |all )(?:\w{1,16} )?sandbox(?:ing)?\b",
         r"security checks? (?:is|are) (?:handled|performed|done) (?:externally|elsewhere)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "sudo privileges elevated",
         rf"(?:also |always |must |should )(?:execute|run|call|invoke)s? {WORDS_2}(?:with |as |using )(?:sudo|root"
@@ -210,7 +212,7 @@ _USER_LEFT_OUT = (
 )
 
 _OTHER_CALLS = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "called invoked used executed run triggered & when whenever before after once time if & must should will "
         "need please first also always instead silently secretly then sure",
@@ -218,7 +220,7 @@ _OTHER_CALLS = (
         r"|are|gets"
         rf"|has been|was|were|being) (?:ever )?{_CALLED}[^.!?]{{0,60}}?[, ]{_URGE}{{1,3}}{_ACTION}",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "before after prior whenever when while each every & use using call calling invoke invoking run running "
         "execute executing return returning respond responding answer answering reply replying & read open cat "
@@ -232,7 +234,7 @@ _OTHER_CALLS = (
         r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b|commands?\b|script|conversation|chat"
         r"|secret|credential|password|token|cookies?|environment|history|all\b|every|any\b)",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "call invoke run send forward upload post cc bcc append include execute & each every any all & answer "
         "answers response responses reply replies turn turns message messages call calls question questions "
@@ -241,14 +243,14 @@ _OTHER_CALLS = (
         r"|turns?|messages?|tool calls?|questions?|interactions?)\b[^.!?]{0,24}?[, ]"
         rf"{_URGE}{{0,3}}(?:call|invoke|run|send|forward|upload|post|read|b?cc|append|include|execute)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "calls call requests request invocation invocations & each every any & must should also always first "
         "immediately silently secretly then",
         r"(?:before|after|on|with) (?:each|every|any) (?:\w{1,16} )?(?:calls?|requests?|invocations?)\b,? "
         rf"{_URGE}{{1,3}}(?:call|invoke|send|forward|upload|post|b?cc|execute)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "other & using use calling call invoking invoke running run & tool tools",
         r"(?:when|whenever|before|after|each time|every time) (?:you )?(?:us(?:e|ing)|call(?:ing)?|invok(?:e|ing)"
@@ -256,7 +258,7 @@ _OTHER_CALLS = (
         rf"|upload|post"
         r"|run|execute) (?!this\b)",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "recipient recipients payee beneficiary iban wallet & change set modify alter update add include put hidden "
         "secret invisible",
@@ -265,13 +267,13 @@ _OTHER_CALLS = (
         r"(?:add|include|put|set) [\w.+\-]{1,64}@[\w.\-]{3,80} (?:\w{1,16} ){0,4}(?:recipients?|b?cc|copy)\b",
         r"(?:hidden|secret|invisible) recipients?\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "cc bcc blind forward copy & each every all",
         r"(?:b?cc|blind copy|forward|copy) (?:each|every|all) (?:\w{1,16} ){0,2}(?:messages?|mails?|emails?|requests?"
         r"|responses?|conversations?|prompts?)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "reroute re route redirect divert rewrite replace swap substitute direct & destination recipient "
         "recipients beneficiary payee account accounts iban payment payments transfer transfers funds wallet "
@@ -284,17 +286,17 @@ _OTHER_CALLS = (
         rf"|paths?|urls?|arguments?|operations?|traffic) {WORDS_2}(?:here|to|through|via)\b",
         rf"(?:rewrite|swap|replace) the (?:tool )?(?:registry|{WORDS_2}registry entry)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "prepend append prefix insert",
         r"(?:prepend|append|prefix|add|insert) (?:with )?[`'\" ]{0,3}(?:\.\./\.\./|;|&&|\|\||or 1 ?= ?1|sudo\b)",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "install register",
         r"(?:install|register) (?:the |an? |this )?(?:new )?mcp (?:server|package)s? (?:package )?@[\w./@\-]{1,60}",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "other & not don never stop always must only & tool tools server servers",
         r"(?:do not|don't|never|stop) (?:use|call|invoke|trust)(?:ing)? (?:any|all|the) other (?:tools?|servers?)\b",

@@ -1,7 +1,7 @@
-"""Unambiguous phrases in other languages that revoke earlier instructions or conceal something from the user.
+"""Phrases in languages other than English that revoke earlier instructions or conceal something from the user.
 
-Languages in Latin script are matched in the plain form, which has no accents. Others are matched as written, because
-the plain form would replace letters of other scripts by similar Latin letters.
+Phrases in Latin script are searched in the plain form of a text, which has no accents. Phrases in other scripts are
+searched in the text as sent, because its plain form has similar Latin letters in place of the original ones.
 """
 
 # ruff: noqa: RUF001 - letters and marks of other scripts are intended
@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from pinwarden.surface.scan.hidden_text import PhraseRule, phrase_rule
+from pinwarden.surface.scan.hidden_text import PhraseRule, build_phrase_rule
 
 _WORDS = r"(?:\w{1,16} ){0,2}"
 
 LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "anweisungen instruktionen befehle regeln vorgaben instructies opdrachten regels aanwijzingen instruktioner "
         "instrukser instruksjoner anvisningar regler",
@@ -30,7 +30,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"|tidligere|ovanstaende|ovenstaende|forrige) {_WORDS}(?:instruktioner|instrukser|instruksjoner|anvisningar"
         r"|regler)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "instructions consignes directives regles instrucciones ordenes reglas indicaciones directrices istruzioni "
         "regole direttive indicazioni instrucoes ordens regras diretrizes orientacoes instructiunile regulile",
@@ -46,7 +46,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"|regras|diretrizes|orientacoes) {_WORDS}(?:anteriores|previas|recebidas|iniciais)\b",
         rf"(?:ignora|ignorati|uita|uitati) (?:toate )?(?:instructiunile|regulile) {_WORDS}(?:anterioare|precedente)\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "instrukcje instrukcji polecenia polecen zasady zasad pokyny instrukce prikazy pravidla talimatlari talimatlar "
         "komutlari kurallari yonergeleri instruksi perintah arahan aturan huong utasitasokat ohjeet",
@@ -62,7 +62,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"hagyd figyelmen kivul {_WORDS}(?:korabbi|elozo) {_WORDS}utasitasokat\b",
         rf"(?:unohda|ohita) (?:kaikki )?(?:aiemmat|edelliset) {_WORDS}ohjeet\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "benutzer nutzer anwender gebruiker anvandaren brugeren brukeren",
         r"ohne (?:es |dies |das )?(?:dem |den |die |der )?(?:be)?(?:nutzer|anwender)(?:in|n)? (?:davon |daruber |es "
@@ -78,7 +78,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"(?:anvandaren|brugeren|brukeren)\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "usuario utente utilisateur utilizador",
         r"no (?:se |le |lo |selo |nada ){0,3}(?:digas|diga|informes|informe|menciones|mencione|cuentes|cuente|reveles"
@@ -100,7 +100,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"utilisateur\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "concealment",
         "uzytkownikowi uzytkownika uzytkownik kullaniciya pengguna uzivateli uzivatele nguoi",
         rf"nie (?:mow|mowiac|informuj|informujac|wspominaj|ujawniaj|powiadamiaj) {_WORDS}uzytkownik\w{{0,4}}\b",
@@ -168,7 +168,7 @@ _OTHER_SCRIPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def find_other_script_phrases(text: str) -> Iterator[tuple[str, int, int]]:
-    """Code, start and end of every phrase of `_OTHER_SCRIPTS` in ``text`` as sent."""
+    """Yield the code, start and end of every phrase in a non-Latin script. ``text`` is the text as sent."""
     if all(ord(character) < _FIRST_OTHER for character in text):
         return
     for code, expression in _compile_patterns():
@@ -176,7 +176,7 @@ def find_other_script_phrases(text: str) -> Iterator[tuple[str, int, int]]:
             yield code, match.start(), match.end()
 
 
-@cache  # most surfaces have no other script
+@cache  # compiled on first use, because most surfaces have only Latin letters
 def _compile_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
         (code, re.compile(expression, re.IGNORECASE))
@@ -185,4 +185,4 @@ def _compile_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     )
 
 
-_FIRST_OTHER = 0x0400  # all Latin letters with accents are below
+_FIRST_OTHER = 0x0400  # the code point after all Latin letters with accents

@@ -1,14 +1,14 @@
-"""All phrases by which text commands an agent, poses as an authority, or hides from the user."""
+"""All phrase rules of the scan: orders to an agent, impersonation, dangerous code, concealment and false authority."""
 
 from __future__ import annotations
 
 from pinwarden.surface.scan.deception_phrases import AUTHORITY_PHRASES, CONCEALMENT_PHRASES
-from pinwarden.surface.scan.hidden_text import PhraseRule, phrase_rule
+from pinwarden.surface.scan.hidden_text import PhraseRule, build_phrase_rule
 from pinwarden.surface.scan.order_phrases import ORDER_PHRASES
 from pinwarden.surface.scan.other_languages import LATIN_SCRIPT_PHRASES
 
 _IMPERSONATION_PHRASES = (
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "im inst sys endoftext eot turn system assistant begin",
         r"<\|(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id|end_header_id|begin_of_text"
@@ -18,7 +18,7 @@ _IMPERSONATION_PHRASES = (
         r"<(?:start|end)_of_turn>",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "important critical urgent system secret hidden assistant developer admin override directive mandatory "
         "instructions instruction",
@@ -27,7 +27,7 @@ _IMPERSONATION_PHRASES = (
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "tool function functions human description tools role & result results response output reminder calls call "
         "human description tool tools function functions system assistant developer",
@@ -40,7 +40,7 @@ _IMPERSONATION_PHRASES = (
         r"(?:must|have to|shall|ignore|always|never|reveal|do not|don't)\b",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "system admin assistant developer ai hidden internal administrator security",
         r"\[ ?(?:system|admin(?:istrator)?|assistant|developer|ai|hidden|internal)[ _](?:override|instructions?"
@@ -52,7 +52,7 @@ _IMPERSONATION_PHRASES = (
         r"|command|alert) ?:",
         negatable=False,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "system assistant developer admin override rule rules",
         r"(?:system|assistant|developer|admin) ?: ",
@@ -61,7 +61,7 @@ _IMPERSONATION_PHRASES = (
         negatable=False,
         shouted=True,
     ),
-    phrase_rule(
+    build_phrase_rule(
         "impersonation",
         "note attention memo reminder instruction instructions directive directives notice & ai assistant assistants "
         "agent agents model models llm llms language claude gpt chatgpt gemini copilot",
@@ -74,15 +74,15 @@ _IMPERSONATION_PHRASES = (
     ),
 )
 
-# Code that takes effect when an agent copies it into a call.
+# Code that does harm if an agent copies it into the arguments of a call.
 
 _CODE_PHRASES = (
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "curl wget & run execute launch paste",
         r"(?:run|execute|launch|paste)[ ][\"'`]{0,3}(?:sudo )?(?:curl|wget)\b[^\n]{0,120}?\|[ ]?(?:ba|z|da)?sh\b",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "rm chmod dev nc sudoers nopasswd bash cron ufw setenforce iptables & rf fr 777 tcp e all i d disable 0 f",
         r"rm -[rf]{2} (?:--no-preserve-root )?[~/]",
@@ -96,9 +96,11 @@ _CODE_PHRASES = (
         r"iptables -f\b",
         r"/etc/cron\.d/",
     ),
-    phrase_rule("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
-    phrase_rule("agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"),
-    phrase_rule(
+    build_phrase_rule("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
+    build_phrase_rule(
+        "agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"
+    ),
+    build_phrase_rule(
         "agent_instruction",
         "script onerror onload javascript os popen",
         r"<script\b[^>]{0,80}>",
@@ -107,7 +109,7 @@ _CODE_PHRASES = (
         r"os\.system\(",
         r"subprocess\.popen\(",
     ),
-    phrase_rule(
+    build_phrase_rule(
         "agent_instruction",
         "jsonrpc",
         r"jsonrpc[\"'] ?: ?[\"']2\.0[\"'][^\n]{0,200}?[\"']method[\"'] ?: ?[\"'](?:sampling|tools|notifications)/",

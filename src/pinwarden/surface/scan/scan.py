@@ -1,8 +1,8 @@
-"""The advisory scan: finds text of a server that a person should review. Findings alone never fail a command.
+"""The advisory scan, which finds text of a server that a person should review.
 
-There are two sets of codes. Six codes come from ToolPin with its messages and patterns, but apply to every string, not
-only to names and descriptions. The others are Pinwarden's own: the cues of ``cues.py``, look-alike names, and tools
-that imitate those of another server.
+Six codes, with their messages and patterns, come from ToolPin, but Pinwarden applies them to every string and not only
+to names and descriptions. The other codes are Pinwarden's own: the cues of ``cues.py``, look-alike names, and tools
+that imitate the tools of another server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
-from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, to_plain_text, word_set
+from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, parse_words, to_plain_text
 from pinwarden.surface.surface import TOOL, Item, Surface
 
 Severity = Literal["info", "warning"]
@@ -53,21 +53,22 @@ class ScanFinding(Record):
     """``server``, or the kind of item."""
     name: str
     path: str
-    """JSON Pointer of the string in the item or in the server's information."""
+    """JSON Pointer to the string in the item or in the server information."""
     message: str
     excerpt: str
-    """The text, shortened but not escaped: escape it for output."""
+    """The suspicious text, shortened but not escaped. Callers must escape it for output."""
 
     @property
     def subject(self) -> str:
-        """The subject of a finding, as ToolPin writes it."""
+        """The item that the finding is about, in ToolPin's notation, such as ``tool:search``."""
         return f"{self.entity}:{self.name}"
 
 
 def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[ScanFinding, ...]:
     """Scan every string of a surface. Returns the findings in the order in which the server sent the strings.
 
-    ``neighbours`` are the other servers of the same client, by name. Tools that imitate theirs are reported.
+    ``neighbours`` are the names and surfaces of the other servers of the same client. The scan reports tools that
+    imitate one of their tools.
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
     scanner = _Scanner(
@@ -89,7 +90,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
 
 
 class _TextFinding(Record):
-    """A finding about a text, without its location."""
+    """A finding about a string, which may occur at several locations."""
 
     code: str
     severity: Severity
@@ -99,7 +100,7 @@ class _TextFinding(Record):
     """The tool that the text tells the agent to use. A tool that mentions itself is not a finding."""
 
     def at_location(self, entity: str, name: str, path: str) -> ScanFinding:
-        """The finding at a location."""
+        """Build the finding for one location of the string."""
         return ScanFinding(
             code=self.code,
             severity=self.severity,
@@ -134,7 +135,7 @@ class _Scanner:
         self._suspect: set[str] = set()
 
     def scan_value(self, entity: str, name: str, value: Any) -> Iterator[ScanFinding]:
-        """Find all findings in the strings of one item."""
+        """Scan all strings of one item."""
         if not self._is_suspect(value):
             return
         for path, text in walk_strings(value):
@@ -146,7 +147,7 @@ class _Scanner:
                     yield finding.at_location(entity, name, path)
 
     def _is_suspect(self, value: Any) -> bool:
-        """Check all new strings of an item together, which is fast and enough for nearly every item."""
+        """Quickly check all new strings of an item together. Nearly every item is cleared by this check."""
         unknown = frozenset(extract_texts(value)) - self._cleared
         fresh = unknown - self._suspect
         if len(fresh) == len(unknown) and not self._may_have_findings('"'.join(fresh)):
@@ -170,7 +171,7 @@ class _Scanner:
         for advisory, start, end in toolpin.find_advisories(text):
             finding = _build_advisory_finding(advisory, text[start:end])
             if finding.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
-                finding = replace(finding, severity="info")  # ToolPin also reports the joiners in emoji as hidden
+                finding = replace(finding, severity="info")  # ToolPin also reports joiners in emoji, which are harmless
             yield finding
         for sibling, start, end in self._siblings.find_commands(text):
             yield _build_advisory_finding(toolpin.build_cross_tool_advisory(sibling), text[start:end], sibling)
@@ -180,15 +181,15 @@ class _Scanner:
 
 
 def _report_cues(cues: Iterable[Cue]) -> Iterator[_TextFinding]:
-    """Build one finding per code: for the first cue that the text does not only quote, or else for the first."""
+    """Yield one finding per code, for the first cue that is not only quoted, or else for the first cue."""
     chosen: dict[str, Cue] = {}
     for cue in cues:
         known = chosen.get(cue.code)
-        if known is None or (known.mentioned and not cue.mentioned):
+        if known is None or (known.is_quoted and not cue.is_quoted):
             chosen[cue.code] = cue
     for code, cue in chosen.items():
-        severity: Severity = "warning" if code in ATTACK_CODES and not cue.mentioned else "info"
-        message = f"{MESSAGES[code]}, but only as a quotation" if cue.mentioned else MESSAGES[code]
+        severity: Severity = "warning" if code in ATTACK_CODES and not cue.is_quoted else "info"
+        message = f"{MESSAGES[code]}, but only as a quotation" if cue.is_quoted else MESSAGES[code]
         yield _TextFinding(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
@@ -211,8 +212,8 @@ def _find_look_alike_names(names: Iterable[str]) -> Iterator[ScanFinding]:
             )
 
 
-# Keywords and values of schemas, which have no meaning for a model by themselves.
-VOCABULARY = word_set(
+# Keywords and values of JSON Schema and MCP, which are harmless by themselves.
+VOCABULARY = parse_words(
     "type description title name properties required items enum const default examples additionalProperties "
     "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
     "exclusiveMinimum exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not "
@@ -232,14 +233,14 @@ _ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
 
 
 def extract_texts(value: Any) -> list[str]:
-    """Texts that together contain every phrase in the strings of ``value``, for a quick check of harmless items.
+    """Return texts that together contain every phrase in the strings of ``value``, for a quick check.
 
-    They are cut from the JSON text of the value, which is much faster than collecting its strings. Double quotes become
-    single quotes, and line feeds become spaces.
+    The JSON text of the value is split at its quotes, which is much faster than collecting its strings. In the texts,
+    double quotes become single quotes, and line feeds become spaces.
     """
     try:
         data = orjson.dumps(value)
-    except (TypeError, ValueError):  # a lone surrogate, a huge integer, too many levels
+    except (TypeError, ValueError):  # the value has a lone surrogate, a huge integer or too many levels
         return _collect_strings(value)
     escapes = data.count(b"\\")
     if escapes:
@@ -256,7 +257,10 @@ def _collect_strings(value: Any) -> list[str]:
 
 
 def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
-    """JSON Pointer and text of every string outside ``VOCABULARY``, as sent. A name has the pointer of its member."""
+    """Yield the JSON Pointer and text of every string that is not in ``VOCABULARY``.
+
+    Member names are included, with the pointer of the member.
+    """
     pending: list[tuple[str, Any]] = [(pointer, value)]
     while pending:
         location, current = pending.pop()
@@ -272,10 +276,10 @@ def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
 
 
 _MIN_COMMON_SHARE = 0.6
-"""Minimum share of common words of two equal descriptions. Unrelated tools with the same name have less than half."""
-_MIN_WORDS = 3  # descriptions with fewer common words are not comparable
+"""The share of common words from which a description counts as copied. Unrelated tools share less than half."""
+_MIN_WORDS = 3  # descriptions with fewer common words are too short to compare
 _DESCRIPTION_WORD = re.compile(r"[^\W_]{2,}")
-_FILLERS = word_set(
+_FILLERS = parse_words(
     "a an the of to in on for and or with by from into at as is are be it its this that tool function via using use "
     "used given specified"
 )
@@ -299,14 +303,14 @@ _REFERENCE_GATE = CALL_GATE | {
 
 
 class NeighbourTools(Record):
-    """The tools of the other servers of a client, by folded name."""
+    """The tools of the other servers of a client, by the plain form of their name."""
 
     tools: Mapping[str, tuple[tuple[str, Item], ...]]
     own: frozenset[str]
 
     @classmethod
     def from_surfaces(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> NeighbourTools:
-        """The tools of all neighbours, except servers with the same surface."""
+        """Collect the tools of all neighbours, except those with the same surface, which are the same server."""
         tools: dict[str, list[tuple[str, Item]]] = {}
         own_digest = surface.digest if neighbours else None
         for server, neighbour in neighbours:
@@ -324,22 +328,28 @@ class NeighbourTools(Record):
         for server, other_tool in self.tools.get(fold_word(item.name), ()):
             share = _compute_common_share(_get_description(item), _get_description(other_tool))
             if share >= _MIN_COMMON_SHARE:
-                yield f"name and description of {other_tool.name} of {server}", _get_description(item)
+                yield f"copies name and description of {other_tool.name} of {server}", _get_description(item)
 
     def can_be_referenced(self, has: Callable[[frozenset[bytes]], bool]) -> bool:
-        """Whether text can refer to a tool of another server. ``has`` checks it for words."""
+        """Quickly check whether text could refer to a tool of another server.
+
+        ``has`` says whether the text contains one of the given words.
+        """
         return bool(self.tools) and has(_REFERENCE_GATE)
 
     def find_references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Find phrases that direct the model to or from a tool of another server. Yields a reason and the text."""
+        """Find phrases that tell the model to use, or not to use, a tool of another server.
+
+        Yields a reason and the phrase.
+        """
         for match in _TOOL_REFERENCE.finditer(text) if self.tools else ():
             name = fold_word(match[1].rstrip(".:!?"))
             if name in self.own or name not in self.tools:
                 continue
             if not _is_distinctive(name) and not match[2]:
-                continue  # "use search" names a tool only with quotes or the word "tool"
+                continue  # a common word such as search must be in quotes or followed by "tool" to be a tool name
             server, item = self.tools[name][0]
-            yield f"directs the agent to or from {item.name} of {server}", match[0] + match[1]
+            yield f"tells the agent whether to use {item.name} of {server}", match[0] + match[1]
 
 
 def _is_distinctive(name: str) -> bool:
@@ -352,7 +362,7 @@ def _get_description(item: Item) -> str:
 
 
 def _compute_common_share(first: str, second: str) -> float:
-    """The share of common words in two descriptions, without filler words."""
+    """Compute the share of words that two descriptions have in common, without filler words."""
     first_words, second_words = (
         frozenset(_DESCRIPTION_WORD.findall(to_plain_text(text).text)) - _FILLERS for text in (first, second)
     )
@@ -367,8 +377,8 @@ WARNING = "warning"
 def find_new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
     """Find the warnings about a surface that its approved versions do not have.
 
-    An item that changed since approval gets all its warnings again, because the scan reports only one location per code
-    and text.
+    All warnings about a changed item are new, even if the approved version has them too: the scan reports only one
+    location per code and text, so a repeated warning could be about new text.
     """
     warnings = tuple(finding for finding in scan(current) if finding.severity == WARNING)
     for surface in approved if warnings else ():
@@ -380,7 +390,7 @@ def find_new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tup
 
 
 def _is_unchanged(finding: ScanFinding, approved: Surface, current: Surface) -> bool:
-    """Whether the subject of the finding is the same in both surfaces."""
+    """Whether the item that the finding is about is the same in both surfaces."""
     if finding.entity == "server":
         member = get_server_member(finding)
         return is_json_equal((approved.server or {}).get(member), (current.server or {}).get(member))
@@ -389,7 +399,7 @@ def _is_unchanged(finding: ScanFinding, approved: Surface, current: Surface) -> 
 
 
 def get_server_member(finding: ScanFinding) -> str:
-    """The member of the server's information that a finding is about."""
+    """Return the member of the server information that a finding is about, such as ``instructions``."""
     return finding.path.removeprefix("/").partition("/")[0].replace("~1", "/").replace("~0", "~")
 
 
