@@ -864,7 +864,7 @@ def test_the_lock_is_not_updated_if_the_clients_file_cannot_be_edited(npm: Verda
     npm_user.prove()
     locked = npm_user.lock_bytes()
     npm.publish(*npm_server("agents-news", "1.0.1", says="new"))
-    left = "helper.md describes an agent in Markdown; edit it by hand"
+    left = ".claude/agents/helper.md describes an agent in Markdown; edit it by hand"
     enforced = npm_user.run("enforce")
     assert (enforced.code, left in enforced.out) == (1, True), enforced
     code, report = npm_user.ask("update", "--yes", "--by", "me")
