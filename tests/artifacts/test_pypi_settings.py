@@ -40,7 +40,7 @@ def look(home: Path, project: Path | None = None, /, **variables: str) -> Packag
 
 def look_as(client: PythonInstaller, home: Path, variables: Mapping[str, str]) -> ServiceEndpoint:
     settings = SettingsSources(home=home, project=None, variables=variables)
-    return find_indexes(settings, client=client, system=home.parent / "system").main
+    return find_indexes(settings, installer=client, system=home.parent / "system").main
 
 
 def write(path: Path, text: str) -> Path:

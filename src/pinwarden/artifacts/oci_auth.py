@@ -1,4 +1,4 @@
-"""Authentication at OCI registries: credentials in docker's and podman's files, and ``WWW-Authenticate`` challenges."""
+"""Parses credentials in the files of docker and podman, and ``WWW-Authenticate`` challenges of OCI registries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pinwarden.core.strict_json import Limits
 from pinwarden.system.target import HttpAddress
 
 HUB_KEY = "https://index.docker.io/v1/"
-"""How docker's config file and credential helpers name Docker Hub."""
+"""The key of Docker Hub in docker's config file and in credential helpers."""
 IDENTITY_TOKEN_USER = "<token>"  # noqa: S105 - a marker, not a secret
-"""The user name in docker's files that marks the secret as a refresh token."""
+"""The user name by which docker marks a secret as a refresh token."""
 
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LIMITS = Limits(max_bytes=1024 * 1024, max_depth=16)
@@ -27,7 +27,7 @@ _MAX_SECRET = 64 * 1024
 
 
 class Credential(Record):
-    """User name and password, or user name ``<token>`` and a refresh token."""
+    """A user name and a password, or the user name ``<token>`` and a refresh token."""
 
     user: str = field(repr=False)
     secret: str = field(repr=False)
@@ -48,33 +48,32 @@ class Credential(Record):
 
 
 class DockerConfig(Record):
-    """Credentials and credential helpers from one file."""
+    """Credentials and credential helpers from one ``config.json`` or ``auth.json``."""
 
     credentials: Mapping[str, Credential]
-    """By the file's own key."""
+    """Credentials by their key in ``auths``: a registry, a URL, or a registry with a part of the image name."""
     helpers: Mapping[str, str]
-    """Credential helper by registry."""
+    """The name of the credential helper for each registry in ``credHelpers``."""
     default_helper: str = ""
-    """The credential helper for all other registries."""
+    """The credential helper for all other registries, from ``credsStore``."""
 
     def find_credential(self, reference: ImageReference) -> Credential | None:
         """Find the credential of an image's registry. podman's keys may include part of the image name."""
-        hosts = _host_aliases(reference.host)
-        parts = reference.name.split("/")
-        for length in range(len(parts), 0, -1):
+        hosts = _list_host_aliases(reference.host)
+        segments = reference.name.split("/")
+        for length in range(len(segments), 0, -1):
             for host in hosts:
-                if credential := self.credentials.get("/".join([host, *parts[:length]])):
+                if credential := self.credentials.get("/".join([host, *segments[:length]])):
                     return credential
         return next((self.credentials[key] for key in self.credentials if _parse_key_host(key) in hosts), None)
 
     def find_helper(self, reference: ImageReference) -> str:
         """Return the credential helper configured for this registry; empty if none."""
-        return next(
-            (self.helpers[key] for key in self.helpers if _parse_key_host(key) in _host_aliases(reference.host)), ""
-        )
+        hosts = _list_host_aliases(reference.host)
+        return next((self.helpers[key] for key in self.helpers if _parse_key_host(key) in hosts), "")
 
     def has_entry_for(self, reference: ImageReference) -> bool:
-        """Whether the file mentions this registry."""
+        """Whether the file has a credential or a credential helper for the image's registry."""
         return bool(self.find_credential(reference) or self.find_helper(reference))
 
 
@@ -85,43 +84,43 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
     except PinwardenError as err:
         # The parser's message may quote the file.
         raise PinwardenError("CONFIG_INVALID", f"{source} is not valid JSON") from err
-    members = _object(value, source, "the file")
-    helpers = _object(members.get("credHelpers", {}), source, "credHelpers")
+    members = _require_object(value, source, "the file")
+    helpers = _require_object(members.get("credHelpers", {}), source, "credHelpers")
     default_helper = members.get("credsStore", "")
     for name in (*helpers.values(), *([default_helper] if default_helper != "" else [])):
         if not isinstance(name, str) or not _HELPER_NAME.fullmatch(name):
             _refuse(source, "a credential helper's name is malformed")
     credentials = {}
-    for key, entry in _object(members.get("auths", {}), source, "auths").items():
-        if credential := _parse_credential(_object(entry, source, "an entry of auths"), source):
+    for key, auth in _require_object(members.get("auths", {}), source, "auths").items():
+        if credential := _parse_credential(_require_object(auth, source, "a member of auths"), source):
             credentials[key] = credential
     return DockerConfig(credentials=credentials, helpers=helpers, default_helper=default_helper)
 
 
 def parse_helper_output(data: bytes, source: str) -> Credential | None:
-    """Parse the output of a credential helper."""
+    """Parse the output of the credential helper ``source``; None if the output has no secret."""
     try:
-        members = _object(strict_json.parse_json(data, _LIMITS), source, "its output")
+        members = _require_object(strict_json.parse_json(data, _LIMITS), source, "its output")
     except PinwardenError as err:
-        raise PinwardenError("CONFIG_INVALID", f"{source} printed an invalid response") from err
+        raise PinwardenError("CONFIG_INVALID", f"the output of {source} is not a JSON object") from err
     user, secret = members.get("Username", ""), members.get("Secret", "")
     return _build_credential(user, secret, source) if secret else None
 
 
-def _parse_credential(entry: dict[str, Any], source: str) -> Credential | None:
-    if token := entry.get("identitytoken"):
+def _parse_credential(auth: dict[str, Any], source: str) -> Credential | None:
+    if token := auth.get("identitytoken"):
         return _build_credential(IDENTITY_TOKEN_USER, token, source)
-    if encoded := entry.get("auth"):
+    if encoded := auth.get("auth"):
         try:
             text = b64decode(encoded, validate=True).decode().rstrip("\0")
         except (BinasciiError, ValueError, TypeError) as err:
-            raise PinwardenError("CONFIG_INVALID", f"{source}: an auth is not user:password in base64") from err
+            raise PinwardenError("CONFIG_INVALID", f"{source}: a value of auth is not user:password in base64") from err
         user, colon, secret = text.partition(":")
         if not colon:
-            _refuse(source, "an auth is not user:password in base64")
+            _refuse(source, "a value of auth is not user:password in base64")
         return _build_credential(user, secret, source)
-    if entry.get("username"):
-        return _build_credential(entry["username"], entry.get("password", ""), source)
+    if auth.get("username"):
+        return _build_credential(auth["username"], auth.get("password", ""), source)
     return None
 
 
@@ -131,24 +130,24 @@ def _build_credential(user: object, secret: object, source: str) -> Credential:
     return Credential(user=user, secret=secret)
 
 
-def _host_aliases(host: str) -> tuple[str, ...]:
+def _list_host_aliases(host: str) -> tuple[str, ...]:
     return tuple(sorted(HUB_NAMES)) if host == HUB else (host,)
 
 
 def _parse_key_host(key: str) -> str:
-    """Return the registry host of a key.
+    """Return the registry host of a key. Old files use URLs as keys.
 
-    Old files use URLs as keys; a key with a path is not for the entire registry.
+    Returns a key with a path unchanged, because it is not for the entire registry.
     """
-    scheme, mark, rest = key.partition("://")
-    if mark and scheme in ("http", "https"):
-        return rest.partition("/")[0].lower()
+    scheme, separator, host_and_path = key.partition("://")
+    if separator and scheme in ("http", "https"):
+        return host_and_path.partition("/")[0].lower()
     return key.lower()
 
 
-def _object(value: object, source: str, where: str) -> dict[str, Any]:
+def _require_object(value: object, source: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        _refuse(source, f"{where} is not an object")
+        _refuse(source, f"{name} is not an object")
     return value
 
 
@@ -171,7 +170,7 @@ class Challenge(Record):
 
 
 def parse_challenges(text: str) -> tuple[Challenge, ...]:
-    """Parse a ``WWW-Authenticate`` header; scheme and parameter names become lower-case."""
+    """Parse a ``WWW-Authenticate`` header. Scheme and parameter names are converted to lower case."""
     if len(text) > _MAX_HEADER:
         raise _malformed_header_error()
     challenges: list[Challenge] = []
@@ -199,25 +198,31 @@ def parse_challenges(text: str) -> tuple[Challenge, ...]:
 
 
 def may_receive_credential(registry: HttpAddress, realm: HttpAddress) -> bool:
-    """Whether the credential may be sent to the realm: the registry itself, or a host under the same domain."""
+    """Whether a registry's credential may be sent to a token service, the ``realm`` of a challenge.
+
+    The realm must be the registry itself or a host of the same registrable domain.
+    """
     if realm.host == registry.host:
         return realm.scheme == "https" or registry.scheme == "http"
-    mine = _find_registrable_domain(registry.host)
-    return realm.scheme == "https" and mine is not None and mine == _find_registrable_domain(realm.host)
+    domain = _find_registrable_domain(registry.host)
+    return realm.scheme == "https" and domain is not None and domain == _find_registrable_domain(realm.host)
 
 
 def _find_registrable_domain(host: str) -> str | None:
-    """Return the registrable domain of a host. If the public suffix is uncertain, returns the longer candidate."""
+    """Return the registrable domain of a host; None for an IP address or a public suffix.
+
+    Guesses public suffixes by their form. If in doubt, returns the longer domain.
+    """
     try:
         ipaddress.ip_address(host)
     except ValueError:
         labels = host.rstrip(".").split(".")
     else:
         return None
-    # example.co.uk: anyone can register below short second-level names of a country.
-    shared = len(labels) >= 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
-    needed = 3 if shared else 2
-    return ".".join(labels[-needed:]) if len(labels) >= needed else None
+    # Anyone can register a name below a short second-level domain of a country, such as co.uk.
+    has_shared_suffix = len(labels) >= 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
+    length = 3 if has_shared_suffix else 2
+    return ".".join(labels[-length:]) if len(labels) >= length else None
 
 
 def _malformed_header_error() -> PinwardenError:

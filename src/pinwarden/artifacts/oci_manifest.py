@@ -1,7 +1,7 @@
-"""Image indexes, manifests and configs, in the OCI and Docker formats.
+"""Parses image indexes, manifests and configs in the OCI and Docker formats.
 
-A document states its type in three places: the ``Content-Type`` header, its ``mediaType``, and its members. All three
-must agree, because clients differ in which one they use.
+The ``Content-Type`` header, the member ``mediaType`` and the other members of a document each imply a type. Clients
+differ in which of them they use, so Pinwarden refuses a document for which they disagree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 INDEXES = frozenset({OCI_INDEX, DOCKER_LIST})
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 ACCEPT_HEADER = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
-"""Without all four types, a registry may respond that the image does not exist."""
+"""Lists all four types, because a registry may otherwise respond that the image does not exist."""
 
 IMAGE_CONFIGS = frozenset(
     {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
@@ -35,27 +35,27 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-
 _PLATFORM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MAX_SIZE = 2**53 - 1
 _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
-"""The variants that clients assume if only the architecture is given."""
+"""The variant that clients assume for an architecture without a variant."""
 
 
 class ImageLimits(Record):
     """Limits for one image."""
 
     document_bytes: int = 4 * 1024 * 1024
-    """Registries and clients do not accept larger manifests."""
+    """Per index or manifest. Registries and clients do not accept larger manifests."""
     config_bytes: int = 8 * 1024 * 1024
-    """The config includes the build history; real ones have a few kilobytes."""
+    """A config includes the build history. Most configs have a few kilobytes."""
     layer_bytes: int = 32 * 1024 * 1024 * 1024
-    """Layers with machine-learning models have several gigabytes."""
+    """Layers with machine-learning models can have several gigabytes."""
     image_bytes: int = 128 * 1024 * 1024 * 1024
-    """All configs and layers of one image."""
+    """For all configs and layers of one image together."""
     platforms: int = 512
     layers: int = 512
     """Storage drivers support at most 127 or 500 layers."""
     referrers: int = 256
     referrer_pages: int = 16
     attestation_bytes: int = 16 * 1024 * 1024
-    """Attestations with an SBOM have several megabytes."""
+    """Attestations with an SBOM can have several megabytes."""
 
 
 IMAGE_LIMITS = ImageLimits()
@@ -69,15 +69,15 @@ class Platform(Record):
     architecture: str
     variant: str = ""
     os_version: str = ""
-    """Distinguishes Windows images of one architecture."""
+    """The version of Windows that a Windows image is for."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether this is the placeholder platform that build tools use for attestations in an index."""
+        """Whether this is ``unknown/unknown``, which build tools use for attestations in an index."""
         return self.os == "unknown" and self.architecture == "unknown"
 
     def satisfies(self, requested: str) -> bool:
-        """Whether a client that requests the platform ``requested`` accepts this one."""
+        """Whether a client that requests the platform ``requested`` accepts an image for this platform."""
         default = _DEFAULT_VARIANTS.get(self.architecture, "")
         base = f"{self.os}/{self.architecture}"
         full = f"{base}/{self.variant or default}" if self.variant or default else base
@@ -100,7 +100,7 @@ class OciDescriptor(Record):
 
 
 class ImageIndex(Record):
-    """An index: one manifest per platform."""
+    """An image index, which lists one manifest per platform."""
 
     media_type: str
     manifests: tuple[OciDescriptor, ...]
@@ -108,7 +108,7 @@ class ImageIndex(Record):
 
 
 class ImageManifest(Record):
-    """An image for one platform, or another artifact in a registry."""
+    """The manifest of an image for one platform, or of another artifact such as a signature."""
 
     media_type: str
     config: OciDescriptor
@@ -127,10 +127,10 @@ class ImageConfig(Record):
 
 
 def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest:
-    """Parse an index or a manifest that was served, or is described, as ``content_type``."""
+    """Parse an index or a manifest. ``content_type`` is its ``Content-Type`` or the media type in its descriptor."""
     declared = content_type.partition(";")[0].strip().lower()
     if declared not in INDEXES | MANIFESTS:
-        raise _invalid("", f"{declared[:80]!a} is not a supported type of image index or manifest")
+        raise _invalid("", f"its Content-Type {declared[:80]!a} is not supported")
     if len(data) > IMAGE_LIMITS.document_bytes:
         raise _invalid("", f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
     document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "", _invalid)
@@ -138,7 +138,7 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
         document.fail("schemaVersion", "is not 2")
     stated = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
     if stated != declared:
-        raise _invalid("", f"it was served as {declared}, but its mediaType is {str(stated)[:80]!a}")
+        raise _invalid("", f"its Content-Type is {declared}, but its mediaType is {str(stated)[:80]!a}")
     forbidden_members = ("config", "layers", "fsLayers") if declared in INDEXES else ("manifests", "fsLayers")
     for member in forbidden_members:
         if member in document:
@@ -149,9 +149,9 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
 def parse_config(data: bytes) -> ImageConfig:
     """Parse the config of an image."""
     document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "config", _invalid)
-    stated = document.optional_object("config")
+    defaults = document.optional_object("config")  # how to run the image
     return ImageConfig(
-        platform=_parse_platform(document), labels=stated.string_map("Labels") if stated is not None else {}
+        platform=_parse_platform(document), labels=defaults.string_map("Labels") if defaults is not None else {}
     )
 
 
@@ -175,38 +175,38 @@ def _parse_manifest(document: JsonObject, media_type: str) -> ImageManifest:
     )
 
 
-def _parse_descriptor(entry: JsonObject) -> OciDescriptor:
-    platform = entry.optional_object("platform")
+def _parse_descriptor(descriptor: JsonObject) -> OciDescriptor:
+    platform = descriptor.optional_object("platform")
     return OciDescriptor(
-        media_type=entry.string("mediaType", _MEDIA_TYPE, kind="a media type"),
-        digest=parse_digest(entry.value.get("digest")),
-        size=entry.integer("size", maximum=_MAX_SIZE),
-        artifact_type=_parse_artifact_type(entry),
+        media_type=descriptor.string("mediaType", _MEDIA_TYPE, kind="a media type"),
+        digest=parse_digest(descriptor.value.get("digest")),
+        size=descriptor.integer("size", maximum=_MAX_SIZE),
+        artifact_type=_parse_artifact_type(descriptor),
         platform=None if platform is None else _parse_platform(platform),
-        annotations=entry.string_map("annotations"),
+        annotations=descriptor.string_map("annotations"),
     )
 
 
-def _parse_platform(entry: JsonObject) -> Platform:
-    def word(name: str, *, optional: bool = False) -> str:
-        if optional and entry.value.get(name) in (None, ""):
+def _parse_platform(platform: JsonObject) -> Platform:
+    def get_word(name: str, *, optional: bool = False) -> str:
+        if optional and platform.value.get(name) in (None, ""):
             return ""
-        return entry.string(name, _PLATFORM_WORD, kind="a plain word")
+        return platform.string(name, _PLATFORM_WORD, kind="a plain word")
 
     return Platform(
-        os=word("os"),
-        architecture=word("architecture"),
-        variant=word("variant", optional=True),
-        os_version=word("os.version", optional=True),
+        os=get_word("os"),
+        architecture=get_word("architecture"),
+        variant=get_word("variant", optional=True),
+        os_version=get_word("os.version", optional=True),
     )
 
 
-def _parse_artifact_type(entry: JsonObject) -> str:
-    if entry.value.get("artifactType") in (None, ""):
+def _parse_artifact_type(document: JsonObject) -> str:
+    if document.value.get("artifactType") in (None, ""):
         return ""
-    return entry.string("artifactType", _MEDIA_TYPE, kind="a media type")
+    return document.string("artifactType", _MEDIA_TYPE, kind="a media type")
 
 
 def _invalid(path: str, problem: str) -> PinwardenError:
     text = f"{path or 'the document'} {problem}" if problem.startswith(("is ", "has ", "does ")) else problem
-    return PinwardenError("IMAGE_INVALID", f"an image index or manifest is invalid: {text}")
+    return PinwardenError("IMAGE_INVALID", f"an image index, manifest or config is invalid: {text}")

@@ -52,7 +52,7 @@ _DSSE = "application/vnd.dsse.envelope.v1+json"
 _SIGNATURE_KEY = "dev.cosignproject.cosign/signature"
 _CERTIFICATE_KEY, _LOG_ENTRY_KEY = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
 _VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
-"""Codes of errors that mean that the attestation is invalid. All other errors are raised to the caller."""
+"""Error codes that mean that the attestation is invalid."""
 
 
 def fetch_registry_keys(fetcher: Fetcher, endpoint: ServiceEndpoint) -> tuple[RegistryKey, ...]:
@@ -76,16 +76,19 @@ class _AttestationCheck(Record):
     signer: SignerKind
     method: str
     run: Callable[[], tuple[Identity, str]]
-    """Returns identity and anchor, or raises ``VerificationFailed`` or ``VerificationUnavailable``."""
+    """Returns the signer's identity and the trust anchor.
+
+    Raises ``VerificationFailed`` or ``VerificationUnavailable``.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class ProvenanceVerifier:
-    """Verifies attestations with a trust root and a set of keys, without a network."""
+    """Verifies attestations offline, with a trust root and a set of keys."""
 
     now: str
     trust_root: Path | None = None
-    """A ``trusted_root.json``; by default the public root in the installed package sigstore."""
+    """Path of a ``trusted_root.json``. Without it, the public root of the package ``sigstore`` is used."""
     registry_keys: tuple[RegistryKey, ...] = ()
     """The keys of an npm registry, for its publish attestations."""
     public_keys: tuple[bytes, ...] = ()
@@ -93,11 +96,11 @@ class ProvenanceVerifier:
     _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
     def verify_all(self, artifact: FetchedArtifact) -> tuple[ProvenanceOutcome, ...]:
-        """Check every attestation of an artifact against the file it was published with."""
+        """Verify every attestation of an artifact. Each must be about the file it was published with."""
         return tuple(self._verify_one(artifact, attestation) for attestation in artifact.attestations)
 
     def verify(self, attestation: ArtifactAttestation, expected: ExpectedSubject) -> ProvenanceOutcome:
-        """Check one attestation, which must be about this subject."""
+        """Verify one attestation, which must be about the expected subject."""
         check = _AttestationCheck(signer="unknown", method="none", run=_refuse_malformed)
         try:
             check = self._choose_check(attestation.bundle, expected)
@@ -145,7 +148,7 @@ class ProvenanceVerifier:
         )
 
     def _load_root_once(self) -> SigstoreRoot:
-        """Return the trust root, or the error of the first attempt to load it. Later calls do not load it again."""
+        """Load the trust root on the first call. Later calls return the same root or raise the same error."""
         if self._root is None:
             try:
                 self._root = load_root(self.trust_root)
@@ -164,8 +167,8 @@ class ProvenanceVerifier:
         signed = root.verify_envelope(bundle)
         statement = _parse_statement_about(signed.payload_type, signed.payload, expected)
         identity = read_identity(signed.certificate, statement.kind)
-        if false := find_contradictions(statement, identity):
-            _refuse(f"the statement contradicts the certificate of its signer: {', '.join(false)}")
+        if contradictions := find_contradictions(statement, identity):
+            _refuse(f"the statement contradicts the certificate of its signer: {', '.join(contradictions)}")
         return identity, root.anchor
 
     def _verify_certified_bytes(self, bundle: bytes, expected: ExpectedSubject) -> tuple[Identity, str]:
@@ -175,22 +178,26 @@ class ProvenanceVerifier:
         signed = root.verify_digest(bundle, _get_sha256(expected))
         return read_identity(signed.certificate, "signature"), root.anchor
 
-    # Sigstore bundles without one
+    # Sigstore bundles with a key
 
     def _verify_key_bundle(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
-        """1. Find the key; 2. verify the signature; 3. check the statement; 4. check when the key was valid."""
+        """Verify a bundle that is signed with a key.
+
+        1. Find the key.
+        2. Verify the signature.
+        3. Check that the statement is about the expected subject.
+        4. Check that the key had not expired when it signed.
+        """
         hint = _get_object(_get_object(document, "verificationMaterial"), "publicKey").get("hint")
-        envelope = _DsseEnvelope.read(_get_object(document, "dsseEnvelope"))
+        envelope = _DsseEnvelope.parse(_get_object(document, "dsseEnvelope"))
         key = self._find_registry_key(hint) if expected.ecosystem == "npm" else None
         if key is None:
-            return self._verify_with_given_key(
-                lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
-            )
+            return self._verify_with_configured_key(envelope, expected)
         if not _is_signed_by(key, envelope):
             _refuse("the signature does not match the registry's key")
         statement = _parse_statement_about(envelope.payload_type, envelope.payload, expected)
         if statement.kind != "npm-publish":
-            _refuse("the registry's key signed a statement that is not a publication")
+            _refuse("the registry's key signed a statement that is not a publish attestation")
         self._check_key_expiry(key, document, envelope)
         return Identity(kind=statement.kind, key_id=key.key_id), f"registry key {key.key_id}"
 
@@ -209,22 +216,20 @@ class ProvenanceVerifier:
         entries = _get_object(document, "verificationMaterial").get("tlogEntries")
         if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
             _refuse("the registry's key has expired, and the attestation has no log entry with the signing time")
-        moment = self._load_root_once().verify_log_time(entries[0], envelope.payload, envelope.signature, key.spki)
-        if not _is_before(moment.isoformat(), key.expires):
+        signed_at = self._load_root_once().verify_log_time(entries[0], envelope.payload, envelope.signature, key.spki)
+        if not _is_before(signed_at.isoformat(), key.expires):
             _refuse("the registry's key had expired before the attestation was signed")
 
-    def _verify_with_given_key(
-        self, fits: Callable[[_PublicKey], bool], envelope: _DsseEnvelope, expected: ExpectedSubject
-    ) -> tuple[Identity, str]:
-        key = self._find_key(fits)
+    def _verify_with_configured_key(self, envelope: _DsseEnvelope, expected: ExpectedSubject) -> tuple[Identity, str]:
+        key = self._find_signing_key(envelope.signature, envelope.signed_bytes)
         statement = _parse_statement_about(envelope.payload_type, envelope.payload, expected)
         return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
 
-    def _find_key(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
+    def _find_signing_key(self, signature: bytes, message: bytes) -> _PublicKey:
         if not self.public_keys:
             raise VerificationUnavailable("the attestation is signed with a key, but no public key is configured")
         for key in (_PublicKey.load(pem, pem=True) for pem in self.public_keys):
-            if fits(key):
+            if key.verify(signature, message):
                 return key
         _refuse("the attestation is not signed with any of the configured public keys")
 
@@ -232,9 +237,9 @@ class ProvenanceVerifier:
 
     def _choose_cosign_check(self, document: Mapping[str, Any], expected: ExpectedSubject) -> _AttestationCheck:
         annotations = _get_object(document, "annotations")
-        certified = _CERTIFICATE_KEY in annotations
+        has_certificate = _CERTIFICATE_KEY in annotations
         match document["mediaType"]:
-            case media_type if media_type == _SIMPLE_SIGNING and certified:
+            case media_type if media_type == _SIMPLE_SIGNING and has_certificate:
                 return _AttestationCheck(
                     signer="certificate",
                     method="cosign-certificate",
@@ -246,7 +251,7 @@ class ProvenanceVerifier:
                     method="cosign-key",
                     run=lambda: self._verify_cosign_key(document, annotations, expected),
                 )
-            case media_type if media_type == _DSSE and not certified:
+            case media_type if media_type == _DSSE and not has_certificate:
                 return _AttestationCheck(
                     signer="key", method="public-key", run=lambda: self._verify_cosign_statement(document, expected)
                 )
@@ -258,11 +263,11 @@ class ProvenanceVerifier:
         from pinwarden.artifacts.sigstore_root import read_identity
 
         root, payload = self._load_root_once(), _get_base64(document, "payload")
-        certificate, promise = annotations[_CERTIFICATE_KEY], annotations.get(_LOG_ENTRY_KEY)
-        if not isinstance(certificate, str) or not isinstance(promise, str):
+        certificate, log_entry = annotations[_CERTIFICATE_KEY], annotations.get(_LOG_ENTRY_KEY)
+        if not isinstance(certificate, str) or not isinstance(log_entry, str):
             _refuse("the attestation has no log entry with the signing time")
         signed = root.verify_cosign(
-            certificate.encode(), _get_base64(annotations, _SIGNATURE_KEY), payload, promise.encode()
+            certificate.encode(), _get_base64(annotations, _SIGNATURE_KEY), payload, log_entry.encode()
         )
         _check_image(payload, expected)
         return read_identity(signed.certificate, "cosign-signature"), root.anchor
@@ -271,15 +276,13 @@ class ProvenanceVerifier:
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], expected: ExpectedSubject
     ) -> tuple[Identity, str]:
         payload, signature = _get_base64(document, "payload"), _get_base64(annotations, _SIGNATURE_KEY)
-        key = self._find_key(lambda public_key: public_key.verify(signature, payload))
+        key = self._find_signing_key(signature, payload)
         _check_image(payload, expected)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
     def _verify_cosign_statement(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
-        envelope = _DsseEnvelope.read(strict_json.parse_json(_get_base64(document, "payload"), LIMITS))
-        return self._verify_with_given_key(
-            lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, expected
-        )
+        envelope = _DsseEnvelope.parse(strict_json.parse_json(_get_base64(document, "payload"), LIMITS))
+        return self._verify_with_configured_key(envelope, expected)
 
 
 def _build_outcome(
@@ -291,7 +294,7 @@ def _build_outcome(
 
 
 def _find_subject(artifact: FetchedArtifact, attestation: ArtifactAttestation) -> ExpectedSubject | None:
-    """Return the file or image that an attestation belongs to; None if it was not fetched."""
+    """Return the file or image that an attestation is about; None if Pinwarden did not fetch it."""
     if artifact.image is not None:
         is_about_root = attestation.file in ("", str(artifact.image.root))
         return expect_image(artifact.package, artifact.image.root) if is_about_root else None
@@ -316,7 +319,7 @@ def _check_image(payload: bytes, expected: ExpectedSubject) -> None:
 def _get_sha256(expected: ExpectedSubject) -> Digest:
     digest = expected.digest("sha256")
     if digest is None:
-        raise VerificationUnavailable("the bytes were not hashed with SHA-256")
+        raise VerificationUnavailable("the artifact was not hashed with SHA-256")
     return digest
 
 
@@ -331,7 +334,7 @@ class _DsseEnvelope(Record):
     signature: bytes
 
     @classmethod
-    def read(cls, document: Any) -> _DsseEnvelope:
+    def parse(cls, document: Any) -> _DsseEnvelope:
         signatures = document.get("signatures") if isinstance(document, dict) else None
         payload_type = document.get("payloadType") if isinstance(document, dict) else None
         if not isinstance(payload_type, str) or not isinstance(signatures, list) or len(signatures) != 1:
@@ -340,13 +343,13 @@ class _DsseEnvelope(Record):
         return cls(payload_type=payload_type, payload=_get_base64(document, "payload"), signature=signature)
 
     @property
-    def signed(self) -> bytes:
-        """The signed bytes: the pre-authentication encoding of payload type and payload.
+    def signed_bytes(self) -> bytes:
+        """The pre-authentication encoding of payload type and payload, which the signature covers.
 
         See https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md.
         """
-        kind = self.payload_type.encode("utf-8", "surrogatepass")
-        return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
+        payload_type = self.payload_type.encode("utf-8", "surrogatepass")
+        return b"DSSEv1 %d %b %d %b" % (len(payload_type), payload_type, len(self.payload), self.payload)
 
 
 class _PublicKey(Record):
@@ -382,9 +385,9 @@ class _PublicKey(Record):
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.hashes import SHA256
 
-        how: Sequence[Any] = (ec.ECDSA(SHA256()),) if isinstance(self.key, ec.EllipticCurvePublicKey) else ()
+        algorithm: Sequence[Any] = (ec.ECDSA(SHA256()),) if isinstance(self.key, ec.EllipticCurvePublicKey) else ()
         try:
-            self.key.verify(signature, message, *how)
+            self.key.verify(signature, message, *algorithm)
         except InvalidSignature:
             return False
         return True
@@ -393,13 +396,13 @@ class _PublicKey(Record):
 def _is_signed_by(key: RegistryKey, envelope: _DsseEnvelope) -> bool:
     try:
         public = _PublicKey.load(key.spki, pem=False)
-    except PinwardenError as err:  # published by the registry, so not the user's mistake
+    except PinwardenError as err:  # KEY_INVALID is for keys that the user configured
         raise VerificationFailed("the registry's key is malformed") from err
-    return public.verify(envelope.signature, envelope.signed)
+    return public.verify(envelope.signature, envelope.signed_bytes)
 
 
 def _is_before(earlier: str, later: str) -> bool:
-    """Whether ``earlier`` is known to be before ``later``; False if either is not a timestamp."""
+    """Whether ``earlier`` is before ``later``. False if one of them is not a timestamp."""
     try:
         first, second = (datetime.fromisoformat(text) for text in (earlier, later))
     except ValueError:

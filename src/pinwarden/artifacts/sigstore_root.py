@@ -1,8 +1,8 @@
-"""Sigstore verification without a network. The only module that uses the ``sigstore`` package.
+"""Verifies Sigstore signatures offline. No other module uses the package ``sigstore``.
 
-``sigstore`` 4.5 verifies bundles with recent kinds of log entries. The entries of npm's attestations (``intoto`` 0.0.2)
-and cosign's older signatures, which have a signed entry timestamp but no inclusion proof, are verified here with the
-same building blocks, in the order of ``sigstore.verify.Verifier``.
+``sigstore`` 4.5 verifies bundles with recent types of log entries. It does not verify the log entries of npm's
+attestations (``intoto`` 0.0.2), nor cosign's older signatures, which have a signed entry timestamp but no inclusion
+proof. This module verifies those with the functions of ``sigstore``, in the order of ``sigstore.verify.Verifier``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INTOTO_ENTRY = ("intoto", "0.0.2")
 
 
 class VerificationUnavailable(Exception):  # noqa: N818 - not an error in the attestation
-    """The package sigstore is not installed, or its release is not supported."""
+    """The package sigstore is not installed or not supported, or Pinwarden does not have the key."""
 
 
 class VerificationFailed(Exception):  # noqa: N818 - the outcome of a check
@@ -54,11 +54,11 @@ class VerifiedSignature(Record):
 
 
 class SigstoreRoot(Record):
-    """A trust root: certificate authorities and logs."""
+    """A Sigstore trust root: certificate authorities and transparency logs."""
 
     verifier: Verifier = field(repr=False)
     anchor: str
-    """Identifies the root, for display."""
+    """The digest and the source of the root, for messages."""
 
     def verify_envelope(self, bundle_json: bytes) -> VerifiedSignature:
         """Verify a bundle with a DSSE envelope."""
@@ -71,7 +71,7 @@ class SigstoreRoot(Record):
             return VerifiedSignature(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
 
     def verify_digest(self, bundle_json: bytes, digest: Digest) -> VerifiedSignature:
-        """Verify a bundle with a detached signature over bytes with this SHA-256."""
+        """Verify a bundle with a detached signature over the bytes that have this SHA-256 digest."""
         from sigstore.hashes import Hashed
         from sigstore_models.common.v1 import HashAlgorithm
 
@@ -81,20 +81,20 @@ class SigstoreRoot(Record):
             self.verifier.verify_artifact(hashed, bundle, _AnyIdentity())
             return VerifiedSignature(certificate=bundle.signing_certificate)
 
-    def verify_cosign(self, pem: bytes, signature: bytes, payload: bytes, promise: bytes) -> VerifiedSignature:
-        """Verify a cosign signature with its certificate and the log's signed entry timestamp."""
+    def verify_cosign(self, pem: bytes, signature: bytes, payload: bytes, log_entry: bytes) -> VerifiedSignature:
+        """Verify a cosign signature with its certificate and a log entry that has a signed entry timestamp."""
         from cryptography.x509 import load_pem_x509_certificate
 
         with _convert_errors():
             certificate = load_pem_x509_certificate(pem)
-            body, time = _verify_entry_timestamp(self.verifier, promise)
+            body, time = _verify_entry_timestamp(self.verifier, log_entry)
             _verify_certificate(self.verifier, certificate, time)
             _verify_signature(certificate, signature, payload)
             _check_hashedrekord_entry(body, certificate, signature, payload)
             return VerifiedSignature(certificate=certificate, payload=payload)
 
     def verify_log_time(self, entry: Mapping[str, Any], payload: bytes, signature: bytes, spki: bytes) -> datetime:
-        """When the log recorded an envelope that was signed with a key."""
+        """Return when the log recorded a DSSE envelope that was signed with the public key ``spki``."""
         from sigstore.models import TransparencyLogEntry
         from sigstore_models.rekor.v1 import TransparencyLogEntry as Model
 
@@ -108,9 +108,9 @@ class SigstoreRoot(Record):
 
 
 def load_root(path: Path | None) -> SigstoreRoot:
-    """Open the root in a file, or the public one in the installed package. Nothing is fetched or updated.
+    """Load a trust root from a file, or the public root that the package ``sigstore`` includes.
 
-    ``Verifier.production(offline=True)`` is not used, because it prefers an unverified copy in the user's cache.
+    Pinwarden does not use ``Verifier.production(offline=True)``, which prefers an unverified copy in the user's cache.
     """
     data = read_file(path, _ROOT_LIMITS.max_bytes) if path is not None else None
     try:
@@ -126,7 +126,7 @@ def load_root(path: Path | None) -> SigstoreRoot:
         else:
             reason = f"the installed release of the package sigstore is not supported: {err}"
         raise VerificationUnavailable(reason) from err
-    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # its log repeats the errors it raises
+    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # sigstore also logs the errors that it raises
     if data is None:
         data, source = read_embedded("trusted_root.json", DEFAULT_TUF_URL), f"sigstore {__version__}"
     else:
@@ -144,6 +144,7 @@ def load_root(path: Path | None) -> SigstoreRoot:
 
 
 def _check_complete(root: Any) -> None:
+    """Raise if the root lacks log keys, certificate transparency keys or certificate authorities."""
     from sigstore._internal.trust import KeyringPurpose
 
     root.rekor_keyring(KeyringPurpose.VERIFY)
@@ -152,7 +153,7 @@ def _check_complete(root: Any) -> None:
 
 
 class _AnyIdentity:
-    """Accepts every identity. Pinwarden compares the identity with the lock later."""
+    """A policy for ``sigstore`` that accepts every identity. Pinwarden compares the identity with the lock later."""
 
     def verify(self, cert: Certificate) -> None:
         """Accept the certificate."""
@@ -165,8 +166,8 @@ class _convert_errors:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, _: object) -> None:
-        # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise theirs,
-        # and a panic in Rust code does not inherit from Exception.
+        # The parsers of pydantic, cryptography, rfc3161 and asn1 raise many types of exceptions, and a panic in Rust
+        # code does not inherit from Exception.
         if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
             raise (
                 err if isinstance(err, VerificationFailed) else VerificationFailed(_format_library_error(err))
@@ -174,7 +175,7 @@ class _convert_errors:  # noqa: N801 - reads as a statement
 
 
 def _format_library_error(err: BaseException | None) -> str:
-    """Return the library's message, which may quote the bundle."""
+    """Return the first line of an error from ``sigstore``, safe to display. The line may quote the bundle."""
     lines = str(err).splitlines() or [""]
     return show_invisible(lines[0][:200]) or type(err).__name__
 
@@ -216,7 +217,7 @@ def _verify_intoto_bundle(verifier: Verifier, bundle: Bundle) -> VerifiedSignatu
 
 
 def _verify_log_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
-    """Verify inclusion proof, checkpoint and signed entry timestamp; only the latter covers the time."""
+    """Verify inclusion proof, checkpoint and signed entry timestamp, and return the time from the timestamp."""
     from sigstore._internal.trust import KeyringPurpose
 
     keyring = verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY)
@@ -227,12 +228,12 @@ def _verify_log_entry(verifier: Verifier, entry: TransparencyLogEntry) -> dateti
     return datetime.fromtimestamp(entry._inner.integrated_time, tz=UTC)
 
 
-def _verify_entry_timestamp(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
-    """Body and time of the entry in a signed entry timestamp."""
+def _verify_entry_timestamp(verifier: Verifier, log_entry: bytes) -> tuple[Mapping[str, Any], datetime]:
+    """Verify the signed entry timestamp of a log entry in cosign's format. Returns the entry's body and time."""
     from sigstore._internal.trust import KeyringPurpose
     from sigstore._utils import KeyID
 
-    document = strict_json.parse_json(promise, _ROOT_LIMITS)
+    document = strict_json.parse_json(log_entry, _ROOT_LIMITS)
     entry = document["Payload"]
     signed = {name: entry[name] for name in ("body", "integratedTime", "logID", "logIndex")}
     verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY).verify(
@@ -256,9 +257,9 @@ def _verify_certificate(verifier: Verifier, certificate: Certificate, time: date
     verify_sct(certificate, chain, verifier._trusted_root.ct_keyring(KeyringPurpose.VERIFY))
     extensions = certificate.extensions
     if not extensions.get_extension_for_class(KeyUsage).value.digital_signature:
-        _fail("the certificate is not for signatures")
+        _fail("the certificate is not for digital signatures")
     if ExtendedKeyUsageOID.CODE_SIGNING not in extensions.get_extension_for_class(ExtendedKeyUsage).value:
-        _fail("the certificate is not for signing code")
+        _fail("the certificate is not for code signing")
     if not certificate.not_valid_before_utc <= time <= certificate.not_valid_after_utc:
         _fail("the certificate was not valid when the log recorded the signature")
 
@@ -270,7 +271,7 @@ def _verify_signature(certificate: Certificate, signature: bytes, message: bytes
 
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        _fail("the certificate has a kind of key that Sigstore does not issue")
+        _fail("the key in the certificate is not an elliptic-curve key")
     try:
         key.verify(signature, message, ec.ECDSA(SHA256()))
     except InvalidSignature as err:
@@ -281,31 +282,31 @@ def _check_intoto_entry(body: bytes, payload: bytes, signature: bytes, signer: b
     # https://github.com/sigstore/rekor/blob/main/pkg/types/intoto/v0.0.2/intoto_v0_0_2_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
     content = entry["spec"]["content"]
-    check_body = content["envelope"]
-    (row,) = check_body["signatures"]
+    envelope = content["envelope"]
+    (logged,) = envelope["signatures"]
     matches = (
         (entry["kind"], entry["apiVersion"]) == _INTOTO_ENTRY
-        and check_body["payloadType"] == IN_TOTO
+        and envelope["payloadType"] == IN_TOTO
         and content["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
-        and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # encoded twice
-        and _decode_pem(row["publicKey"]) == signer
+        and b64decode(b64decode(logged["sig"], validate=True), validate=True) == signature  # encoded twice
+        and _decode_pem(logged["publicKey"]) == signer
     )
     if not matches:
-        _fail("the log entry records another signature")
+        _fail("the log entry is for another signature")
 
 
 def _check_dsse_entry(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json
     entry = strict_json.parse_json(body, _ROOT_LIMITS)
-    (row,) = entry["spec"]["signatures"]
+    (logged,) = entry["spec"]["signatures"]
     matches = (
         (entry["kind"], entry["apiVersion"]) == ("dsse", "0.0.1")
         and entry["spec"]["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
-        and b64decode(row["signature"], validate=True) == signature
-        and _decode_pem(row["verifier"]) == signer
+        and b64decode(logged["signature"], validate=True) == signature
+        and _decode_pem(logged["verifier"]) == signer
     )
     if not matches:
-        _fail("the log entry records another signature")
+        _fail("the log entry is for another signature")
 
 
 def _check_hashedrekord_entry(
@@ -320,18 +321,18 @@ def _check_hashedrekord_entry(
         and _decode_pem(spec["signature"]["publicKey"]["content"]) == _encode_der(certificate)
     )
     if not matches:
-        _fail("the log entry records another signature")
+        _fail("the log entry is for another signature")
 
 
 def _decode_pem(text: str) -> bytes:
     """Return the DER content of a base64-encoded PEM text."""
     lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
     if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
-        _fail("the log entry names no key")
+        _fail("the log entry has no key in PEM format")
     try:
         return b64decode("".join(lines[1:-1]), validate=True)
     except BinasciiError as err:
-        raise VerificationFailed("the log entry names no key") from err
+        raise VerificationFailed("the log entry has no key in PEM format") from err
 
 
 def _encode_der(certificate: Certificate) -> bytes:
@@ -345,41 +346,42 @@ def _fail(problem: str) -> NoReturn:
 
 
 _OID_PREFIX = "1.3.6.1.4.1.57264.1."
-_ISSUER_OLD, _COMMIT_OLD, _REPOSITORY_OLD, _REF_OLD = 1, 3, 5, 6  # plain text
-_ISSUER, _BUILD_SIGNER, _RUNNER, _REPOSITORY, _COMMIT, _REF = 8, 9, 11, 12, 13, 14  # DER, UTF8String
+# Numbers of Fulcio's certificate extensions. The values of 1 to 7 are plain text; later ones are DER UTF8Strings.
+_ISSUER_OLD, _COMMIT_OLD, _REPOSITORY_OLD, _REF_OLD = 1, 3, 5, 6
+_ISSUER, _BUILD_SIGNER, _RUNNER, _REPOSITORY, _COMMIT, _REF = 8, 9, 11, 12, 13, 14
 _REPOSITORY_ID, _OWNER_ID, _BUILD_CONFIG = 15, 17, 18
 _LAST_PLAIN = 7
 _GITHUB = "https://token.actions.githubusercontent.com"
 
 
 def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
-    """Return the identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
-    extension = _read_extensions(certificate)
-    issuer = extension(_ISSUER) or extension(_ISSUER_OLD)
-    if not issuer or extension(_ISSUER_OLD) not in ("", issuer):
+    """Return the identity in a certificate. Raises ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
+    get_extension = _read_extensions(certificate)
+    issuer = get_extension(_ISSUER) or get_extension(_ISSUER_OLD)
+    if not issuer or get_extension(_ISSUER_OLD) not in ("", issuer):
         raise _invalid("has no issuer, or two different ones")
     uri, account = _parse_subject(certificate)
-    old_repository = extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
-    repository = extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
-    ref = extension(_REF) or extension(_REF_OLD)
-    config = _strip_ref(extension(_BUILD_CONFIG) or uri, ref)
+    old_repository = get_extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
+    repository = get_extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
+    ref = get_extension(_REF) or get_extension(_REF_OLD)
+    config = _strip_ref(get_extension(_BUILD_CONFIG) or uri, ref)
     return Identity(
         kind=kind,
         issuer=issuer,
         signer=account,
         repository=repository,
-        repository_id=extension(_REPOSITORY_ID),
-        owner_id=extension(_OWNER_ID),
+        repository_id=get_extension(_REPOSITORY_ID),
+        owner_id=get_extension(_OWNER_ID),
         workflow=_find_relative_path(config, repository),
         ref=ref,
-        builder=_strip_ref(extension(_BUILD_SIGNER) or uri, ref),
-        runner=extension(_RUNNER),
-        commit=extension(_COMMIT) or extension(_COMMIT_OLD),
+        builder=_strip_ref(get_extension(_BUILD_SIGNER) or uri, ref),
+        runner=get_extension(_RUNNER),
+        commit=get_extension(_COMMIT) or get_extension(_COMMIT_OLD),
     )
 
 
 def _read_extensions(certificate: Certificate) -> Callable[[int], str]:
-    """Return a function that returns an extension's text by its number; empty if there is none."""
+    """Return a function that maps the number of an extension to its text, which is empty if it is missing."""
     from cryptography.x509 import UnrecognizedExtension
 
     texts: dict[int, str] = {}
@@ -393,12 +395,15 @@ def _read_extensions(certificate: Certificate) -> Callable[[int], str]:
 
 
 def _parse_subject(certificate: Certificate) -> tuple[str, str]:
-    """The certificate's only subject, as the URL of a workflow and the name of an account; one of them is empty."""
+    """Return the certificate's subject as a pair: the URL of a workflow, or the name of an account.
+
+    The other half of the pair is empty. Raises unless the certificate has exactly one subject.
+    """
     from cryptography.x509 import OtherName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
     names = list(certificate.extensions.get_extension_for_class(SubjectAlternativeName).value)
     if len(names) != 1:
-        raise _invalid("does not have exactly one subject")
+        raise _invalid("has no subject, or more than one")
     name = names[0]
     if isinstance(name, UniformResourceIdentifier):
         return _decode_text(name.value.encode()), ""
@@ -406,11 +411,11 @@ def _parse_subject(certificate: Certificate) -> tuple[str, str]:
         return "", _decode_text(name.value.encode())
     if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_OID_PREFIX}7":
         return "", _decode_text(_parse_utf8_string(name.value))
-    raise _invalid("has a subject of an unknown kind")
+    raise _invalid("has a subject of an unsupported type")
 
 
 def _parse_utf8_string(der: bytes) -> bytes:
-    """Return the content of exactly one DER UTF8String."""
+    """Return the content of a DER UTF8String. Raises if bytes follow it."""
     if len(der) >= 2 and der[0] == 0x0C:
         if der[1] < 0x80:
             size, start = der[1], 2
@@ -433,7 +438,7 @@ def _decode_text(value: bytes) -> str:
 
 
 def _strip_ref(uri: str, ref: str) -> str:
-    """Return a workflow URL without the ref it ends with. Names of refs may contain ``@``."""
+    """Remove ``@ref`` from the end of a workflow URL. The ref itself may contain ``@``."""
     if ref and uri.endswith(f"@{ref}"):
         return uri.removesuffix(f"@{ref}")
     return uri.partition("@refs/")[0] if "@refs/" in uri else uri.rpartition("@")[0] or uri

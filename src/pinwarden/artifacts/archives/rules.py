@@ -1,4 +1,4 @@
-"""Limits on archives, and rules for file names that work on every system."""
+"""Size limits for archives, and rules for file names that are valid on every operating system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ArchiveLimits(Record):
     total_bytes: int = 4 * 1024 * 1024 * 1024
     path_bytes: int = 1024
     header_bytes: int = 64 * 1024
-    """For one extended header. Long names and timestamps need a few hundred bytes."""
+    """Per extended header. Long names and timestamps need a few hundred bytes."""
 
 
 DEFAULT_LIMITS = ArchiveLimits()
@@ -29,19 +29,18 @@ _FORBIDDEN_CHARACTERS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _MAX_NAME = 255
 _MAX_PATH = 1000
-"""In bytes. Some systems allow 1,024, including the path of the folder that the archive is unpacked to."""
+"""In bytes. Some systems allow 1,024 bytes, including the path of the target folder."""
 _MAX_DEPTH = 64
-"""PathSet examines every parent folder, so a small manifest of very deep paths would be expensive."""
-# Nearly all paths consist of these characters and take the fast path in check_all_portable.
+"""Limits the work of ``PathSet``, which examines every parent folder of every path."""
+# Nearly all paths consist of these characters, for which check_all_portable has a fast path.
 _COMMON_CHARACTERS = re.compile(r"[A-Za-z0-9_@+~=,./\n-]*")
 _ASCII_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
 
 class PathSet:
-    """The files of one archive. Adding two paths that some file system treats as the same raises ``ARCHIVE_UNSAFE``.
+    """The paths of one archive. Raises ``ARCHIVE_UNSAFE`` if a file system would treat two paths as the same.
 
-    This includes folders: if ``Lib/a`` and ``lib/b`` share a folder on some systems only, programs find different
-    files.
+    Folders count too: ``Lib/a`` and ``lib/b`` are in one folder on some systems and in two on others.
     """
 
     def __init__(self) -> None:
@@ -51,9 +50,9 @@ class PathSet:
         self._known_folders: set[str] = set()
 
     def add(self, path: str) -> None:
-        """Add one file."""
+        """Add the path of one file."""
         folder = path.rpartition("/")[0]
-        if folder in self._known_folders:  # the folders are known, only the file is new
+        if folder in self._known_folders:
             self._add([path], [_fold(path)])
             return
         parts = path.split("/")
@@ -65,7 +64,7 @@ class PathSet:
         for prefix, key in zip(prefixes, keys, strict=True):
             if self._path_by_key.setdefault(key, prefix) != prefix:
                 known = self._path_by_key[key]
-                _refuse(prefix, f"has {known[:120]!a} and {prefix[:120]!a}, which are the same file on some systems")
+                _refuse(prefix, f"has {known[:120]!a} and {prefix[:120]!a}, which some systems treat as the same path")
             if key in self._files:
                 _refuse(prefix, f"has {prefix[:120]!a} twice, or as both a file and a folder")
         if keys[-1] in self._folders:
@@ -84,7 +83,7 @@ def check_all_portable(paths: Sequence[str]) -> None:
 
 
 def _are_simple_and_distinct(paths: Sequence[str]) -> bool:
-    """Fast path for the common case: ASCII names, no two of which differ only in case."""
+    """Whether all names are plain ASCII and remain distinct if case is ignored. This is the common case."""
     joined = "\n".join(paths)
     if not _COMMON_CHARACTERS.fullmatch(joined) or joined.count("\n") != len(paths) - 1:
         return False
@@ -99,14 +98,14 @@ def _are_simple_and_distinct(paths: Sequence[str]) -> bool:
     for folder_path in {path.rpartition("/")[0] for path in paths}:
         while folder_path and folder_path not in folders:
             folders.add(folder_path)
-            folder_path = folder_path.rpartition("/")[0]  # noqa: PLW2901  # up to a folder already seen
+            folder_path = folder_path.rpartition("/")[0]  # noqa: PLW2901
     folded_files, folded_folders = {path.lower() for path in paths}, {folder.lower() for folder in folders}
     all_different = len(folded_files) == len(paths) and len(folded_folders) == len(folders)
     return all_different and folded_files.isdisjoint(folded_folders)
 
 
 def check_portable(path: str) -> str:
-    """Return the path unchanged if every common file system can store it under this name."""
+    """Return the path unchanged. Raises ``ARCHIVE_UNSAFE`` if a common file system cannot store it."""
     if len(path) > _MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > _MAX_PATH or path.count("/") >= _MAX_DEPTH:
         _refuse(path[:_MAX_PATH], f"has a path that is too long or too deep: {path[:120]!a}")
     for part in path.split("/"):

@@ -1,8 +1,8 @@
-"""The tar reader. The code that checks an archive and the code that unpacks it both use it, so they see the same files.
+"""Reads tar archives, both to check them and to unpack them, so that a check sees the files that are unpacked.
 
-Tar implementations disagree about unusual archives: data after the end marker, two sizes or names for one member,
-bytes after a name's terminator, a second gzip stream. All of these raise ``ARCHIVE_UNSAFE``. npm, pip, cargo, tar and
-the standard library read every other archive alike.
+Programs disagree about tarballs with data after the end marker, two sizes or names for one member, bytes after a name's
+terminator, or a second gzip stream. Such tarballs raise ``ARCHIVE_UNSAFE``. For all other tarballs, npm, pip, cargo,
+tar and the standard library find the same files.
 """
 
 from __future__ import annotations
@@ -26,32 +26,30 @@ _IGNORED_KEYS = frozenset(b"mtime atime ctime uid gid uname gname comment linkpa
 _VENDOR_PREFIXES = (b"SCHILY.", b"LIBARCHIVE.", b"NODETAR.", b"APPLE.", b"RHT.", b"MSWINDOWS.")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
 _DECODE_ERRORS = (zlib.error, EOFError, ValueError, OverflowError)
-_MANY_ZEROS = 256  # with more zero bytes than this, the sum of a header is below 65,520
+_MANY_ZEROS = 256  # a header with more zero bytes has a byte sum below 65,520, the modulus of Adler-32 minus one
 
 TarBytes = bytes | memoryview
 LinkHandling = Literal["refuse", "skip"]
 
 
 class TarMember(NamedTuple):
-    """One file of a tarball. A tuple for speed: bundles may have 100,000 files."""
+    """One file of a tarball. This is a tuple for speed, because a bundle can have 100,000 files."""
 
     path: str
     size: int
     executable: bool
     read: Callable[[], TarBytes]
-    """Returns the file's bytes. Call it before requesting the next file."""
+    """Returns the file's bytes. Must be called before the next file is read."""
 
 
 class _BlockSource(Protocol):
-    """A source of tar blocks."""
-
     def read(self, size: int) -> TarBytes: ...
     def skip(self, size: int) -> None: ...
     def at_end(self) -> bool: ...
 
 
 def read_tar(data: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
-    """Return the files of an uncompressed tarball in memory; their bytes are not copied."""
+    """Return the files of an uncompressed tarball in memory, without copying their bytes."""
     return _read_members(_MemorySource(data), limits, "refuse")
 
 
@@ -80,7 +78,7 @@ def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandli
         count += 1
         if count > limits.members:
             _refuse(f"has more than {limits.members} members")
-        path = extended.path(header, size)
+        path = extended.take_path(header, size)
         if kind in _FILE:
             total += size
             if total > limits.total_bytes:
@@ -92,15 +90,15 @@ def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandli
             yield TarMember(path, size, bool(_parse_octal(header[_MODE]) & 0o111), content.read)
             content.skip_rest()
         elif size or kind not in _FOLDER | _LINK or (kind in _LINK and links == "refuse"):
-            _refuse(f"has a link, a device or an unknown kind of member: {path[:120]!a}")
-    extended.check_end()
+            _refuse(f"has a member that is neither a file nor a folder: {path[:120]!a}")
+    extended.check_none_left()
     while not source.at_end():
         if any(source.read(BLOCK)):
             _refuse("continues after its end marker")
 
 
 class _MemberContent:
-    """The bytes of the most recent file."""
+    """Reads or skips the bytes of one file."""
 
     __slots__ = ("_padding", "_remaining", "_source")
 
@@ -118,7 +116,10 @@ class _MemberContent:
 
 
 class _ExtendedHeaders:
-    """Extended headers of the next member: at most one name, and a size only if the member's own header agrees."""
+    """The extended headers that precede a member.
+
+    They may contain one name, and a size if it equals the size in the member's own header.
+    """
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -156,8 +157,8 @@ class _ExtendedHeaders:
             _refuse("has two names for one member")
         self._path = name
 
-    def path(self, header: bytes, size: int) -> str:
-        """Return the path of the member that starts with this header. Resets the extended headers."""
+    def take_path(self, header: bytes, size: int) -> str:
+        """Return the path of the member that starts with ``header``, and forget its extended headers."""
         if self._size is not None and self._size != size:
             _refuse("states two sizes for one member")
         path = _parse_header_path(header) if self._path is None else self._path
@@ -165,7 +166,7 @@ class _ExtendedHeaders:
         self._used = set()
         return path
 
-    def check_end(self) -> None:
+    def check_none_left(self) -> None:
         if self._used - {_PAX_GLOBAL}:
             _refuse("ends with an extended header without a member")
 
@@ -175,7 +176,7 @@ def _parse_header_path(header: bytes) -> str:
     if header[_MAGIC] == _USTAR:
         prefix_text = _parse_name(prefix)
         return f"{prefix_text}/{_parse_name(name)}".removeprefix("./") if prefix_text else _parse_name(name)
-    if any(prefix):  # some readers treat the field as the start of the name, others as timestamps
+    if any(prefix):  # depending on the program, the start of the name or timestamps
         _refuse("has a header in an unknown format")
     return _parse_name(name)
 
@@ -191,9 +192,9 @@ def _parse_name(field: bytes) -> str:
 
 
 def _check_path(path: str, limits: ArchiveLimits) -> str:
-    """Return the path unchanged if it stays inside the archive and is a valid file name."""
+    """Return the path unchanged. Raises if it leaves the target folder or is not a valid file name."""
     if not path or len(path.encode()) > limits.path_bytes or _UNSAFE.search(path):
-        _refuse(f"has a name that leaves the archive or is not a valid file name: {path[:120]!a}")
+        _refuse(f"has a path that leaves the target folder or is not a valid file name: {path[:120]!a}")
     return path
 
 
@@ -206,7 +207,7 @@ def _parse_size(header: bytes) -> int:
 def _sum_bytes(header: bytes) -> int:
     """Return the sum of a header's bytes.
 
-    For small sums, the lower half of Adler-32 minus one is the sum, and faster.
+    A small sum equals the lower half of Adler-32 minus one, which is faster to compute.
     """
     if header.count(0) > _MANY_ZEROS:
         return (zlib.adler32(header) & 0xFFFF) - 1
@@ -241,7 +242,7 @@ class _MemorySource:
 
 
 class _StreamSource:
-    """Blocks of a tarball read in chunks, up to a limit."""
+    """Blocks of a tarball that is read in chunks, up to a size limit."""
 
     def __init__(self, chunks: Iterator[bytes], limits: ArchiveLimits) -> None:
         self._chunks = chunks
@@ -253,22 +254,22 @@ class _StreamSource:
     def read(self, size: int) -> TarBytes:
         parts = []
         while size:
-            part = self._next(size)
+            part = self._take(size)
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
     def skip(self, size: int) -> None:
         while size:
-            size -= len(self._next(size))
+            size -= len(self._take(size))
 
     def at_end(self) -> bool:
         return not self._fill()
 
-    def _next(self, size: int) -> memoryview:
+    def _take(self, max_size: int) -> memoryview:
         if not self._fill():
             _refuse("is truncated")
-        part, self._chunk = self._chunk[:size], self._chunk[size:]
+        part, self._chunk = self._chunk[:max_size], self._chunk[max_size:]
         return part
 
     def _fill(self) -> bool:
@@ -284,7 +285,7 @@ class _StreamSource:
 
 
 def _decompress(stream: IO[bytes]) -> Iterator[bytes]:
-    """Return the decompressed bytes of a gzip file with exactly one stream."""
+    """Return the decompressed bytes of a gzip file. Raises if it has more than one gzip stream."""
     first = stream.read(_CHUNK)
     if first[:2] != b"\x1f\x8b":
         _refuse("is not gzip-compressed")

@@ -1,1 +1,1 @@
-"""The registries that the user's package clients are configured for, with credentials, read from their own settings."""
+"""Finds the registries, and credentials for them, in the settings of npm, pip, uv, Cargo, NuGet, docker and podman."""

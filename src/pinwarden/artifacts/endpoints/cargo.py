@@ -1,7 +1,7 @@
-"""Cargo's registry, from Cargo's own settings: environment, project, user, default.
+"""Finds the registry that Cargo would use, in Cargo's own settings: environment, project, user, default.
 
-A repository may name the registry for its crates. The user's token for a registry is not sent to a different
-URL that a repository configures under the same name.
+A repository can configure its own URL under the name of a registry that the user logged in to. Pinwarden does not send
+the user's token to such a URL.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _SettingsLayer(Record):
     source: str
     values: Mapping[str, Any] = field(repr=False)
 
-    def table(self, *path: str) -> Mapping[str, Any]:
+    def get_table(self, *path: str) -> Mapping[str, Any]:
         value: Any = self.values
-        for step in path:
-            value = value.get(step, {}) if isinstance(value, dict) else {}
+        for name in path:
+            value = value.get(name, {}) if isinstance(value, dict) else {}
         return value if isinstance(value, dict) else {}
 
 
@@ -41,23 +41,23 @@ class _Setting(Record):
 
 
 def find_registry(settings: SettingsSources, *, registry: str | None = None) -> ServiceEndpoint:
-    """Return the sparse index of a registry named in ``[registries]``, or of the default one.
+    """Return the sparse index of a registry named in ``[registries]``, or of the default registry.
 
-    Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
+    Raises ``CONFIG_INVALID`` if the index is a Git repository or a folder.
     """
     layers = list(_read_layers(settings))
     name = registry or _find_default_name(layers)
     setting = _find_index(name, layers)
     url = setting.value.removeprefix("sparse+")
     if setting.layer.configured_by != "default" and url == setting.value:
-        raise PinwardenError("CONFIG_INVALID", f"{setting.layer.source} names a registry that is not a sparse index")
+        raise PinwardenError("CONFIG_INVALID", f"the registry in {setting.layer.source} is not a sparse index")
     url = url if url.endswith("/") else f"{url}/"
     configured_index = _find_setting(layers, "index", "registries", name)
     is_from_user = setting == configured_index and setting.layer.configured_by != "project"
     try:
         HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
-        message = f"{setting.layer.source} names a registry that is not a plain web address"
+        message = f"the registry URL in {setting.layer.source} is invalid"
         raise PinwardenError("CONFIG_INVALID", message) from err
     return ServiceEndpoint(
         url=url,
@@ -69,7 +69,7 @@ def find_registry(settings: SettingsSources, *, registry: str | None = None) -> 
 
 
 def get_default_index() -> str:
-    """Return the index Cargo uses by default, derived from the packageurl table."""
+    """Return the index that Cargo uses by default, derived from a URL of the package ``packageurl``."""
     from packageurl.contrib.purl2url import get_download_url
 
     parts = urlsplit(get_download_url("pkg:cargo/x@1"))  # type: ignore[no-untyped-call]
@@ -98,23 +98,23 @@ def _find_index(name: str, layers: list[_SettingsLayer]) -> _Setting:
         )
         if setting is None:
             raise PinwardenError(
-                "CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one that has no index"
+                "CONFIG_INVALID", f"{replaced.layer.source} replaces a source by {source[:80]!a}, which has no index"
             )
     raise PinwardenError("CONFIG_INVALID", "Cargo's settings have a cycle of source replacements")
 
 
 def _find_source_name(index: str, layers: list[_SettingsLayer]) -> str:
-    """Return the name of an index in ``[source]``, if it has one."""
+    """Return the name of an index in ``[source]``; empty if it has none."""
     for layer in layers:
-        for name, row in layer.table("source").items():
-            if isinstance(row, dict) and row.get("registry") == index:
+        for name, table in layer.get_table("source").items():
+            if isinstance(table, dict) and table.get("registry") == index:
                 return name
     return ""
 
 
 def _find_setting(layers: list[_SettingsLayer], member: str, *path: str) -> _Setting | None:
     for layer in layers:
-        value = layer.table(*path).get(member)
+        value = layer.get_table(*path).get(member)
         if isinstance(value, str) and value:
             return _Setting(value=value, layer=layer)
     return None
@@ -123,12 +123,12 @@ def _find_setting(layers: list[_SettingsLayer], member: str, *path: str) -> _Set
 def _find_token(name: str, settings: SettingsSources) -> str | None:
     """Return the token of a named registry.
 
-    The default registry's token is for publishing and is not sent to mirrors.
+    The default registry's token is never used: it is for publishing, and mirrors must not receive it.
     """
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
         for layer in _read_file(_find_cargo_home(settings) / file, "user"):
-            token = token or layer.table("registries", name).get("token")
+            token = token or layer.get_table("registries", name).get("token")
     usable = isinstance(token, str) and token.isascii() and token.isprintable()
     return token if usable and token else None
 
@@ -158,7 +158,7 @@ def _parse_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     registries = {}
     for variable, value in variables.items():
         if variable.startswith("CARGO_REGISTRIES_") and variable.endswith("_INDEX"):
-            # Cargo treats - and _ alike in these variables
+            # Cargo treats - and _ as equal in the names of these variables.
             name = variable[len("CARGO_REGISTRIES_") : -len("_INDEX")].lower()
             registries[name] = registries[name.replace("_", "-")] = {"index": value}
     return {
@@ -173,7 +173,7 @@ def _find_cargo_home(settings: SettingsSources) -> Path:
 
 
 def _read_config(folder: Path, configured_by: Origin) -> Iterator[_SettingsLayer]:
-    # If both exist, Cargo reads the one without an extension.
+    # If both files exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
         layers = list(_read_file(folder / name, configured_by))
         if layers:

@@ -1,4 +1,4 @@
-"""The registry of an image reference, and docker's or podman's credential for it."""
+"""Finds the registry of an image reference, and the credential that docker or podman would use for it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pinwarden.system.processes import ProcessTree
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts for docker.io
 _MAX_CONFIG = 1024 * 1024
 _MAX_OUTPUT = 64 * 1024
-_NOT_FOUND = b"credentials not found in native keychain"  # part of docker's helper protocol, printed with status 1
+_NOT_FOUND = b"credentials not found in native keychain"  # in docker's helper protocol: the helper has no credential
 _SYSTEM_CERTIFICATE_FOLDERS = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
 
 class HelperLimits(Record):
-    """Limits for a credential helper."""
+    """Limits for running a credential helper."""
 
     seconds: float = 30.0
     """Long enough for the user to unlock a keychain."""
@@ -32,12 +32,10 @@ class HelperLimits(Record):
 def find_registry_endpoint(
     reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
 ) -> ServiceEndpoint:
-    """Return the registry of an image.
+    """Return the endpoint of an image's registry.
 
-    ``configured_by`` is the source of the image name. Registries that the user logged in to are trusted.
-
-    Like docker, uses plain HTTP for a registry on this machine unless there are certificates for it, and HTTPS for all
-    others.
+    ``configured_by`` says who named the image. If the user has logged in to the registry, the user counts instead.
+    Like docker, uses plain HTTP for a registry on this machine without a CA certificate, and otherwise HTTPS.
     """
     ca_file = _find_ca_file(reference, settings)
     use_http = reference.is_loopback and ca_file is None and not reference.host.endswith(":443")
@@ -96,7 +94,7 @@ def _run_helper(
     search_path = settings.variables.get("PATH", "")
     path = None if find_relative_search_folders(search_path) else find_program(program, search_path)
     if path is None:
-        raise _build_helper_error(program, "was not found in an absolute folder of PATH")
+        raise _build_helper_error(program, "was not found in PATH, or PATH has a relative folder")
     status, output = _run_program(path, _get_helper_input(reference), settings, limits)
     if status == 0:
         return parse_helper_output(output, program)
@@ -123,7 +121,7 @@ def _run_program(
             start_new_session=True,
         )
     except OSError as err:
-        raise _build_helper_error(program.name, "did not start") from err
+        raise _build_helper_error(program.name, "could not be started") from err
     tree = ProcessTree(process)
     timer = Timer(limits.seconds, tree.kill)
     timer.start()
@@ -134,7 +132,7 @@ def _run_program(
                 process.stdin.write(helper_input)
                 process.stdin.close()
             except OSError:
-                pass  # it exited without reading its input
+                pass  # the helper exited without reading its input
             output = process.stdout.read(_MAX_OUTPUT + 1)
         if len(output) > _MAX_OUTPUT:
             raise _build_helper_error(program.name, f"printed more than {_MAX_OUTPUT} bytes")
@@ -151,8 +149,8 @@ def _build_helper_error(program: str, problem: str) -> PinwardenError:
 def _find_ca_file(reference: ImageReference, settings: SettingsSources) -> Path | None:
     """Return the CA certificate that docker's or podman's settings add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
-    own = (config / "docker" / "certs.d", config / "containers" / "certs.d")
-    for folder in (*own, *_SYSTEM_CERTIFICATE_FOLDERS):
+    user_folders = (config / "docker" / "certs.d", config / "containers" / "certs.d")
+    for folder in (*user_folders, *_SYSTEM_CERTIFICATE_FOLDERS):
         file = folder / reference.host / "ca.crt"
         if file.is_file():
             return file

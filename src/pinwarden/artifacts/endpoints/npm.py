@@ -1,8 +1,10 @@
-"""npm's registry for a package, from npm's own settings: arguments, environment, project, user, machine, default.
+"""Finds the npm registry of a package in npm's own settings.
 
-The ``.npmrc`` of a repository may name the registry for its packages. A malicious repository could use this file to
-steal a token. So Pinwarden does not trust certificate authorities that the file names, and sends environment variables
-in its credentials only to hosts that the user's own settings name.
+Settings apply in this order: command line, environment, project, user, machine, npm's default.
+
+A repository can name a registry in its ``.npmrc``, and a malicious repository could do so to steal a token. Pinwarden
+therefore does not trust certificate authorities named in a repository's ``.npmrc``. If a credential in that file refers
+to an environment variable, Pinwarden sends the variable only to hosts that the user's own settings name.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ class NpmRegistry(Record):
 
     endpoint: ServiceEndpoint
     notes: tuple[str, ...] = ()
-    """Settings that were ignored, for display."""
+    """Messages about settings that Pinwarden ignored."""
 
 
 class _SettingsLayer(Record):
-    """One settings file, or the environment."""
+    """The settings from one file or from the environment."""
 
     configured_by: Origin
     source: str
@@ -48,31 +50,31 @@ class _SettingsLayer(Record):
 
 
 class _Setting(Record):
-    """One setting and the layer it comes from."""
+    """The value of a setting, and the layer that it comes from."""
 
     value: str = field(repr=False)
     layer: _SettingsLayer
 
 
 class _NpmSettings:
-    """All settings, highest precedence first."""
+    """All layers of npm's settings, highest precedence first."""
 
     def __init__(self, layers: list[_SettingsLayer], variables: Mapping[str, str]) -> None:
         self.layers = layers
         self.variables = variables
         self.notes: list[str] = []
 
-    def find(self, key: str, *, project: bool = True) -> _Setting | None:
+    def find(self, key: str, *, include_project: bool = True) -> _Setting | None:
         for layer in self.layers:
-            if key in layer.values and (project or layer.configured_by != "project"):
+            if key in layer.values and (include_project or layer.configured_by != "project"):
                 return _Setting(value=layer.values[key], layer=layer)
         return None
 
-    def user_layers(self) -> Iterator[_SettingsLayer]:
-        """Return the user's layers, without the project's."""
+    def list_user_layers(self) -> Iterator[_SettingsLayer]:
+        """Return all layers except the project's."""
         return (layer for layer in self.layers if layer.configured_by != "project")
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
@@ -97,7 +99,7 @@ def find_registry(name: str, settings: SettingsSources, *, argument: str | None 
 def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     """Return the scopes for which a project's settings name a registry.
 
-    npm ignores these when it runs in another folder.
+    npm ignores a project's settings when it runs in another folder.
     """
     scopes = {
         key.removesuffix(":registry")
@@ -110,7 +112,7 @@ def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
 
 
 def get_default_registry() -> str:
-    """Return the registry npm uses by default, from the packageurl table."""
+    """Return the registry that npm uses by default, as the package ``packageurl`` knows it."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:npm/x@1")  # type: ignore[no-untyped-call]
@@ -142,21 +144,21 @@ def _find_registry(scope: str, layers: _NpmSettings, argument: str | None) -> _S
 def _parse_registry_url(setting: _Setting) -> str:
     source = setting.layer.source
     if "${" in setting.value:
-        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with an unset variable")
+        raise PinwardenError("CONFIG_INVALID", f"the registry URL in {source} contains an unset variable")
     url = setting.value if setting.value.endswith("/") else f"{setting.value}/"
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
-        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry that is not a plain web address") from err
+        raise PinwardenError("CONFIG_INVALID", f"the registry URL in {source} is invalid") from err
     if "?" in address.path:
-        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a query")
+        raise PinwardenError("CONFIG_INVALID", f"the registry URL in {source} contains a query")
     return url
 
 
 def _find_origin(url: str, setting: _Setting, layers: _NpmSettings) -> tuple[Origin, str]:
-    """Find who configured the registry. If both the project and the user name it, the user counts."""
+    """Find who configured the registry. A registry that both the project and the user name is the user's."""
     if setting.layer.configured_by == "project":
-        for layer in layers.user_layers():
+        for layer in layers.list_user_layers():
             for key, value in layer.values.items():
                 if (key == "registry" or key.endswith(":registry")) and f"{value.rstrip('/')}/" == url:
                     return layer.configured_by, layer.source
@@ -170,7 +172,7 @@ def _find_authorization(url: str, configured_by: Origin, layers: _NpmSettings) -
     """Return the ``Authorization`` header for a registry, from the most specific setting."""
     parts = urlsplit(url)
     if parts.scheme == "http" and configured_by == "project":
-        return None  # a project could name the same host with plain HTTP to intercept the credential
+        return None  # with plain HTTP for a known host, a malicious project could intercept the credential
     address = HttpAddress.parse(url)
     key_prefix = f"//{address.host_header}{address.path}"
     while len(key_prefix) > 2:
@@ -195,7 +197,7 @@ def _find_credential(key_prefix: str, address: HttpAddress, layers: _NpmSettings
     try:
         password_bytes = b64decode(password, validate=False)
     except (BinasciiError, ValueError):
-        layers.note(f"{key_prefix}:_password is not base64; it is not used")
+        layers.add_note(f"{key_prefix}:_password is not base64; the password is not used")
         return None
     return f"Basic {b64encode(user.encode() + b':' + password_bytes).decode()}"
 
@@ -203,7 +205,7 @@ def _find_credential(key_prefix: str, address: HttpAddress, layers: _NpmSettings
 def _check_header(value: str, key_prefix: str, layers: _NpmSettings) -> str | None:
     if value.isascii() and value.isprintable():
         return value
-    layers.note(f"the credential for {key_prefix} contains characters that a header cannot have; it is not used")
+    layers.add_note(f"the credential for {key_prefix} is not used: it contains characters that a header cannot have")
     return None
 
 
@@ -214,14 +216,14 @@ def _find_secret(key: str, address: HttpAddress, layers: _NpmSettings) -> str | 
     value = setting.value
     if setting.layer.configured_by == "project" and "${" in value:
         if not _is_user_host(address, layers):
-            layers.note(
-                f"{setting.layer.source} would send one of your environment variables to {address.host_header}, which "
-                "your own settings do not name; it was not sent"
+            layers.add_note(
+                f"{setting.layer.source} has a credential for {address.host_header} with an environment variable; the "
+                "credential is not sent, because your own settings do not name this host"
             )
             return None
         value = _expand_variables(value, layers.variables)
     if "${" in value:
-        layers.note(
+        layers.add_note(
             f"{setting.layer.source} has a credential for {address.host_header} with a variable that is not set"
         )
         return None
@@ -230,7 +232,7 @@ def _find_secret(key: str, address: HttpAddress, layers: _NpmSettings) -> str | 
 
 def _is_user_host(address: HttpAddress, layers: _NpmSettings) -> bool:
     """Whether the user's own settings mention a host, as a registry or with a credential."""
-    for layer in layers.user_layers():
+    for layer in layers.list_user_layers():
         for key, value in layer.values.items():
             if key.startswith(f"//{address.host_header}/"):
                 return True
@@ -243,14 +245,14 @@ def _is_user_host(address: HttpAddress, layers: _NpmSettings) -> bool:
 
 
 def _find_ca_file(layers: _NpmSettings, settings: SettingsSources) -> Path | None:
-    own_cafile = layers.find("cafile", project=False)
+    own_cafile = layers.find("cafile", include_project=False)
     any_cafile = layers.find("cafile")
     if any_cafile and any_cafile.layer.configured_by == "project":
-        layers.note(f"{any_cafile.layer.source} names certificate authorities; they are not trusted")
+        layers.add_note(f"{any_cafile.layer.source} sets cafile; Pinwarden does not trust these certificates")
     for key in ("ca", "strict-ssl", "proxy", "https-proxy", "noproxy"):
         setting = layers.find(key)
         if setting and setting.value not in ("", "true", "null"):
-            layers.note(f"{setting.layer.source} sets {key}, which is ignored")
+            layers.add_note(f"{setting.layer.source} sets {key}; Pinwarden ignores this setting")
     if own_cafile and own_cafile.value not in ("", "null"):
         return _resolve_path(own_cafile.value, settings)
     extra = settings.variables.get("NODE_EXTRA_CA_CERTS")
@@ -270,19 +272,19 @@ def _read_layers(settings: SettingsSources) -> Iterator[_SettingsLayer]:
     environment = _parse_environment(settings.variables)
     yield _SettingsLayer(configured_by="environment", source="the environment", values=environment)
     user_config = environment.get("userconfig")
-    users = _resolve_path(user_config, settings) if user_config else settings.home / ".npmrc"
+    user_file = _resolve_path(user_config, settings) if user_config else settings.home / ".npmrc"
     if settings.project is not None:
-        project = settings.project / ".npmrc"
-        if project.resolve() != users.resolve():
-            yield from _read_file(project, "project", {})
-    yield from _read_file(users, "user", settings.variables)
+        project_file = settings.project / ".npmrc"
+        if project_file.resolve() != user_file.resolve():
+            yield from _read_file(project_file, "project", {})
+    yield from _read_file(user_file, "user", settings.variables)
     builtin = list(_read_builtin_config(settings))
     yield from _read_file(_find_global_config(environment, builtin, settings), "system", settings.variables)
     yield from builtin
 
 
 def _parse_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables as npm reads them: case-insensitively, except for keys that start with a host."""
+    """Parse ``npm_config_`` variables as npm does: names are case-insensitive unless they start with a host."""
     values = {}
     for name, value in variables.items():
         if not name.lower().startswith("npm_config_") or not value:
@@ -297,7 +299,7 @@ def _parse_environment(variables: Mapping[str, str]) -> dict[str, str]:
 def _find_global_config(
     environment: Mapping[str, str], builtin: list[_SettingsLayer], settings: SettingsSources
 ) -> Path | None:
-    """Return the path of the machine-wide settings file: next to node, unless configured otherwise."""
+    """Return the path of the machine-wide settings file, which is near ``node`` unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
         if path := values.get("globalconfig"):
             return _resolve_path(path, settings)
@@ -332,7 +334,7 @@ def _read_file(path: Path | None, configured_by: Origin, variables: Mapping[str,
 
 
 def parse_npmrc(text: str) -> dict[str, str]:
-    """Parse a settings file as npm does; keys below a ``[section]`` are ignored."""
+    """Parse an ``.npmrc`` file as npm does. Keys below a ``[section]`` are ignored."""
     values: dict[str, str] = {}
     for line in re.split(r"[\r\n]+", text.removeprefix("\ufeff")):
         stripped = line.strip()
@@ -374,25 +376,28 @@ def _unquote(text: str) -> str:
 
 
 def _expand_variables(text: str, variables: Mapping[str, str]) -> str:
-    """Expand ``${NAME}``. An unset variable stays as it is; an unset ``${NAME?}`` becomes empty."""
+    """Replace ``${NAME}`` by the variable's value.
 
-    def value(match: re.Match[str]) -> str:
+    If the variable is not set, ``${NAME}`` stays as it is and ``${NAME?}`` becomes empty.
+    """
+
+    def expand(match: re.Match[str]) -> str:
         escapes, name, optional = match[1], match[2], match[3]
         if len(escapes) % 2:
             return match[0][(len(escapes) + 1) // 2 :]
         return escapes[len(escapes) // 2 :] + variables.get(name, "" if optional else f"${{{name}}}")
 
-    return _PLACEHOLDER.sub(value, text)
+    return _PLACEHOLDER.sub(expand, text)
 
 
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 
 def find_npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
-    """Return the release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
+    """Return the version in npx's cache for a spec such as ``notes`` or ``notes@latest``.
 
-    npx keeps one folder for each list of packages and names it after their digest. If the project has the package
-    installed, npx starts it from there.
+    npx keeps one folder per list of packages, named after the list's digest. Returns None if the cache has no such
+    folder, or if the project has the package installed: npx then starts the project's copy.
     """
     if (project / "node_modules" / name).exists():
         return None

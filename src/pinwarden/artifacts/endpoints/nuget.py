@@ -1,7 +1,8 @@
-"""NuGet's package sources, from NuGet's own settings: project and parent folders, user, default.
+"""Finds package sources in NuGet's own settings: project and parent folders, user, default.
 
-Credentials are looked up by the name of a source. The user's credential for a name is not sent to a different URL that
-a repository configures under that name, and the user's environment variables are not expanded in a repository's files.
+NuGet finds credentials by the name of a source. A repository could configure its own URL under the name of a source for
+which the user has a credential. Pinwarden does not send the user's credential to such a URL, and does not expand
+environment variables in a repository's files.
 """
 
 from __future__ import annotations
@@ -27,17 +28,15 @@ _ESCAPED_CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
 class NugetSources(Record):
-    """The first source, and the others that NuGet would also use."""
+    """The first source, and all other sources that NuGet would use."""
 
     main: ServiceEndpoint
     extra: tuple[ServiceEndpoint, ...] = ()
     notes: tuple[str, ...] = ()
-    """Settings that were ignored, for display."""
+    """Messages about settings that Pinwarden ignored."""
 
 
 class _SettingsFile(Record):
-    """One settings file."""
-
     configured_by: Origin
     path: Path
     sources: Mapping[str, str] = field(repr=False)
@@ -49,7 +48,7 @@ class _SettingsFile(Record):
 
 
 def find_sources(settings: SettingsSources) -> NugetSources:
-    """Return the configured package sources."""
+    """Return the configured package sources. Raises ``CONFIG_INVALID`` if none of them is usable."""
     files = list(_read_settings_files(settings))
     disabled = frozenset[str]().union(*(file.disabled for file in files))
     endpoints: dict[str, ServiceEndpoint] = {}
@@ -72,15 +71,13 @@ def find_sources(settings: SettingsSources) -> NugetSources:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
     if not endpoints and any(file.sources or file.clears_sources for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
-    default = ServiceEndpoint(
-        url=get_default_source(), configured_by="default", source="the table of package addresses"
-    )
+    default = ServiceEndpoint(url=get_default_source(), configured_by="default", source="NuGet's own default")
     main, *extra = list(endpoints.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 
 
 def get_default_source() -> str:
-    """Return the source NuGet uses by default, from the packageurl table. It uses protocol V2."""
+    """Return the V2 feed of NuGet's default source, as the package ``packageurl`` knows it."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:nuget/x@1")  # type: ignore[no-untyped-call]
@@ -88,7 +85,7 @@ def get_default_source() -> str:
 
 
 def _parse_source_url(value: str) -> str | None:
-    """Return the folder of a service index, or the root of a V2 feed."""
+    """Return the URL of a service index without ``index.json``, or the root of a V2 feed; None if invalid."""
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
     try:
@@ -111,17 +108,17 @@ def _find_credential(name: str, named_by: _SettingsFile, files: list[_SettingsFi
 
 
 def _read_settings_files(settings: SettingsSources) -> Iterator[_SettingsFile]:
-    """Settings files, nearest first."""
+    """Read the settings files, highest precedence first."""
     home, variables = settings.home, settings.variables
-    users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
+    user_folders = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
     if variables.get("APPDATA"):
-        users.insert(0, Path(variables["APPDATA"]) / "NuGet")
+        user_folders.insert(0, Path(variables["APPDATA"]) / "NuGet")
     if settings.project is not None:
         folder = settings.project.resolve()
         for parent in (folder, *folder.parents):
             yield from _read_settings_file(parent, "project", {})
-    for directory in users:
-        yield from _read_settings_file(directory, "user", variables)
+    for user_folder in user_folders:
+        yield from _read_settings_file(user_folder, "user", variables)
 
 
 def _read_settings_file(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_SettingsFile]:
@@ -130,7 +127,7 @@ def _read_settings_file(folder: Path, configured_by: Origin, variables: Mapping[
         return
     root = parse_xml(read_file(path, _MAX_BYTES))
     if root is None:
-        raise PinwardenError("CONFIG_INVALID", f"{path} is not plain XML without declarations")
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not valid XML, or it has a DOCTYPE")
     sections = find_children(root, "packageSources")
     pairs = _parse_pairs(sections, variables)
     yield _SettingsFile(
@@ -149,21 +146,21 @@ def _read_settings_file(folder: Path, configured_by: Origin, variables: Mapping[
 
 
 def _parse_credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for part in find_children(root, "packageSourceCredentials"):
-        for row in part:
-            values = _parse_pairs([row], variables)
+    for section in find_children(root, "packageSourceCredentials"):
+        for source in section:
+            values = _parse_pairs([source], variables)
             user, password = values.get("Username"), values.get("ClearTextPassword")
             if not user or not password or (configured_by == "project" and _VARIABLE.search(user + password)):
                 continue
-            name = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), row.tag.rpartition("}")[2])
+            name = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), source.tag.rpartition("}")[2])
             yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-def _parse_pairs(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
+def _parse_pairs(sections: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
     pairs = {}
-    for part in parts:
-        for row in find_children(part, "add"):
-            key, value = row.get("key"), row.get("value")
+    for section in sections:
+        for element in find_children(section, "add"):
+            key, value = element.get("key"), element.get("value")
             if key and value is not None:
                 pairs[key] = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), value)
     return pairs

@@ -1,7 +1,7 @@
-"""Package indexes from pip's and uv's settings, with the credential for each.
+"""Finds package indexes and their credentials in the settings of pip and uv.
 
-An extra index can serve any name, including one that the main index has. Main and extra indexes are kept apart, so that
-a response of one is not mistaken for a response of another (dependency confusion).
+An extra index can serve a package under a name that also exists on the main index (dependency confusion). The main
+index and the extra indexes are therefore kept apart.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MAX_INDEXES = 100
 
 
 class PackageIndexes(Record):
-    """The main index, and the others that a client would also use."""
+    """The main index, and the extra indexes that an installer would also use."""
 
     main: ServiceEndpoint
     extra: tuple[ServiceEndpoint, ...] = ()
     notes: tuple[str, ...] = ()
-    """Settings that were ignored, for display: folders, links, credentials that were not sent."""
+    """Messages about ignored settings, such as folders, pages of links, and credentials that were not sent."""
 
 
 class _IndexSetting(Record):
-    """One index as configured, including credentials."""
+    """One configured index. The URL may contain a credential."""
 
     url: str = field(repr=False)
     configured_by: Origin
@@ -47,7 +47,7 @@ class _IndexSetting(Record):
 
 
 class _IndexCollector:
-    """The indexes collected so far, highest precedence first."""
+    """Collects indexes. Settings must be added in order of precedence, highest first."""
 
     def __init__(self) -> None:
         self.main: _IndexSetting | None = None
@@ -71,22 +71,22 @@ class _IndexCollector:
 
 
 def find_indexes(
-    settings: SettingsSources, *, client: PythonInstaller = "any", system: Path = Path("/")
+    settings: SettingsSources, *, installer: PythonInstaller = "any", system: Path = Path("/")
 ) -> PackageIndexes:
-    """Return the indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
+    """Return the indexes that an installer is configured to use.
 
-    ``system`` is the root of the machine-wide settings.
+    With ``any``, uv's settings take precedence over pip's. ``system`` is the root folder of machine-wide settings.
     """
     collector = _IndexCollector()
-    if client != "pip":
+    if installer != "pip":
         _add_uv_settings(collector, settings, system)
-    if client != "uv":
+    if installer != "uv":
         _add_pip_settings(collector, settings, system)
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if value := settings.variables.get(variable):
             collector.certificates = collector.certificates or Path(value)
     main = collector.main or _IndexSetting(
-        url=get_default_index(), configured_by="default", source="the clients' own default"
+        url=get_default_index(), configured_by="default", source="the default of pip and uv"
     )
     passwords = _read_netrc(settings)
     endpoints = [
@@ -97,7 +97,7 @@ def find_indexes(
 
 
 def get_default_index() -> str:
-    """Return the index clients use by default, from the packageurl table."""
+    """Return the index that installers use by default, as the package ``packageurl`` knows it."""
     from packageurl.contrib.purl2url import get_repo_url
 
     parts = urlsplit(str(get_repo_url("pkg:pypi/pip")))  # type: ignore[no-untyped-call]
@@ -105,7 +105,10 @@ def get_default_index() -> str:
 
 
 def get_index_parent(index: ServiceEndpoint) -> ServiceEndpoint:
-    """Return the parent URL of the index, where its files and other APIs are. Clients send the credential there too."""
+    """Return the endpoint one level above the index, which serves files and other APIs.
+
+    Installers send the index's credential there too.
+    """
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
@@ -128,7 +131,7 @@ def _add_uv_settings(collector: _IndexCollector, settings: SettingsSources, syst
         for word in variables.get(variable, "").split():
             collector.add_extra(_parse_uv_index(word, "environment", variable))
     if variables.get("UV_FIND_LINKS"):
-        collector.notes.append("UV_FIND_LINKS lists file locations; they are not used")
+        collector.notes.append("UV_FIND_LINKS is ignored")
     for configured_by, path, tables in _find_uv_files(settings, system):
         document = _read_toml(path)
         for table in tables:
@@ -138,8 +141,8 @@ def _add_uv_settings(collector: _IndexCollector, settings: SettingsSources, syst
 
 
 def _parse_uv_index(text: str, configured_by: Origin, source: str) -> _IndexSetting:
-    name, mark, url = text.partition("=")
-    has_name = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
+    name, equals, url = text.partition("=")
+    has_name = bool(equals) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
     return _IndexSetting(
         url=url if has_name else text, configured_by=configured_by, source=source, name=name if has_name else ""
     )
@@ -168,20 +171,20 @@ def _find_uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Or
 def _add_uv_document(
     collector: _IndexCollector, document: Mapping[str, Any], configured_by: Origin, source: str
 ) -> None:
-    rows = document.get("index", [])
-    for row in rows if isinstance(rows, list) else []:
-        if not isinstance(row, dict) or not isinstance(row.get("url"), str):
+    indexes = document.get("index", [])
+    for index in indexes if isinstance(indexes, list) else []:
+        if not isinstance(index, dict) or not isinstance(index.get("url"), str):
             _refuse(source, "an index without a URL")
         setting = _IndexSetting(
-            url=row["url"], configured_by=configured_by, source=source, name=str(row.get("name", ""))
+            url=index["url"], configured_by=configured_by, source=source, name=str(index.get("name", ""))
         )
-        if row.get("format") == "flat":
+        if index.get("format") == "flat":
             collector.notes.append(f"{source} names a page of links (format = flat); the page is ignored")
-        elif row.get("explicit") is True:
+        elif index.get("explicit") is True:
             collector.notes.append(
-                f"{source} names an explicit index, for selected packages only; the index is ignored"
+                f"{source} names an index with explicit = true, which is for selected packages; the index is ignored"
             )
-        elif row.get("default") is True:
+        elif index.get("default") is True:
             collector.add_main(setting)
         else:
             collector.add_extra(setting)
@@ -200,7 +203,7 @@ def _add_uv_legacy_keys(
         if isinstance(url, str):
             collector.add_extra(_IndexSetting(url=url, configured_by=configured_by, source=source))
     if table.get("find-links"):
-        collector.notes.append(f"{source} lists file locations (find-links); they are not used")
+        collector.notes.append(f"{source} sets find-links; Pinwarden ignores this setting")
 
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
@@ -217,7 +220,7 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
-    for configured_by, path in _find_pip_files(settings, system):  # later ones take precedence
+    for configured_by, path in _find_pip_files(settings, system):  # later files take precedence
         for section, name, value in _read_pip_file(path):
             by_section[section][name] = (value, configured_by, str(path))
     for section in ("global", "install"):
@@ -233,9 +236,9 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
     for word in text.split():
         collector.add_extra(_IndexSetting(url=word, configured_by=configured_by, source=source))
     if "find-links" in values:
-        collector.notes.append(f"{values['find-links'][2]} lists file locations (find-links); they are not used")
+        collector.notes.append(f"{values['find-links'][2]} sets find-links; Pinwarden ignores this setting")
     if values.get("no-index", ("",))[0].lower() in ("1", "true", "yes", "on"):
-        collector.notes.append(f"{values['no-index'][2]} sets no-index, so pip would use no index")
+        collector.notes.append(f"{values['no-index'][2]} sets no-index; Pinwarden ignores this setting")
     if "cert" in values and values["cert"][1] != "project":
         collector.certificates = collector.certificates or Path(values["cert"][0])
 
@@ -243,15 +246,15 @@ def _add_pip_settings(collector: _IndexCollector, settings: SettingsSources, sys
 def _find_pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
     """Yield the files pip reads, highest precedence last."""
     variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
-    own = variables.get("PIP_CONFIG_FILE")
-    if own == os.devnull:
+    config_file = variables.get("PIP_CONFIG_FILE")
+    if config_file == os.devnull:
         return
     folders = filter(None, variables.get("XDG_CONFIG_DIRS", "").split(os.pathsep))
     paths: list[tuple[Origin, Path]] = [("system", Path(folder) / "pip" / name) for folder in folders]
     paths.append(("system", system / "etc" / name))
     if variables.get("PROGRAMDATA"):
         paths.append(("system", Path(variables["PROGRAMDATA"]) / "pip" / name))
-    if not (own and Path(own).exists()):
+    if not (config_file and Path(config_file).exists()):
         paths.append(("user", settings.home / ("pip" if sys.platform == "win32" else ".pip") / name))
         paths += [("user", folder / "pip" / name) for folder in reversed(_list_user_folders(settings))]
     if variables.get("VIRTUAL_ENV"):
@@ -259,8 +262,8 @@ def _find_pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[O
         inside = settings.project is not None and site.is_relative_to(settings.project)
         paths.append(("project" if inside else "user", site / name))
     yield from ((configured_by, path) for configured_by, path in paths if path.is_file())
-    if own:
-        yield "user", _require_file(Path(own))
+    if config_file:
+        yield "user", _require_file(Path(config_file))
 
 
 def _list_user_folders(settings: SettingsSources) -> list[Path]:
@@ -279,7 +282,7 @@ def _read_pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
     try:
         reader.read_string(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
     except (configparser.Error, UnicodeDecodeError) as err:
-        # The cause may quote a line with a credential, so the message has only its type.
+        # The parser's message may quote a line with a credential, so only the error's type is reported.
         raise PinwardenError("CONFIG_INVALID", f"{path} is malformed: {type(err).__name__}") from None
     for section in ("global", "install"):
         if reader.has_section(section):
@@ -288,13 +291,13 @@ def _read_pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _require_file(path: Path) -> Path:
-    """Raise if a settings file named in the environment is missing, instead of using another index silently."""
+    """Raise if a settings file named in the environment is missing, rather than use other settings silently."""
     if not path.is_file():
         raise PinwardenError("FILE_UNREADABLE", f"{path}, the settings file named in the environment, does not exist")
     return path
 
 
-# Addresses and credentials
+# URLs and credentials
 
 
 def _is_web_url(url: str) -> bool:
@@ -356,9 +359,9 @@ def _find_named_credential(
     if not user and not password:
         return None
     if setting.configured_by == "project":
-        # The project chose both name and URL, so the project would decide who gets the password.
+        # The project chose the name and the URL, so a malicious project could choose who receives the password.
         collector.notes.append(
-            f"{setting.source} names the index {setting.name[:80]!a}; {stem}_PASSWORD is not sent to it"
+            f"{stem}_PASSWORD is not sent to the index {setting.name[:80]!a}, because {setting.source} names it"
         )
         return None
     return user, password
@@ -369,11 +372,11 @@ def _build_basic_header(user: str, password: str) -> str:
 
 
 def _read_netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
-    """Credentials by host. A default entry for all hosts is not used, since any host would get it."""
+    """Read the credential of each host from netrc. The ``default`` entry is ignored, because it is for any host."""
     import netrc
 
-    own = settings.variables.get("NETRC")
-    paths = [Path(own)] if own else [settings.home / ".netrc", settings.home / "_netrc"]
+    netrc_file = settings.variables.get("NETRC")
+    paths = [Path(netrc_file)] if netrc_file else [settings.home / ".netrc", settings.home / "_netrc"]
     for path in paths:
         if path.is_file():
             try:

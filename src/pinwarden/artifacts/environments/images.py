@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pinwarden.artifacts.environments import processor_architecture
+from pinwarden.artifacts.environments import get_processor_architecture
 from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, ImageIndex, ImageManifest, OciDescriptor, parse_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -42,7 +42,7 @@ class StoredImage(Record):
 
 def detect_container_platform() -> str:
     """Return the platform of containers on this machine. The system is always Linux, also on macOS and Windows."""
-    processor = processor_architecture().lower()
+    processor = get_processor_architecture().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
 
 

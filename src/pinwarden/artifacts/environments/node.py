@@ -1,6 +1,6 @@
-"""Environments of npm packages: tarballs unpacked into node_modules, started with node.
+"""Builds environments of npm packages: unpacks tarballs into node_modules, and starts programs with node.
 
-Install scripts run only if the user approved them, and in a sandbox unless the user disabled it.
+Install scripts run only if the user approved them. They run in a sandbox unless the user disabled it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.artifacts.environments import has_glibc, processor_architecture, unknown_program_error
+from pinwarden.artifacts.environments import get_processor_architecture, has_glibc, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_FILES,
@@ -39,42 +39,46 @@ _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 
 
 class NodePlatform(Record):
-    """A platform in terms of npm's ``os``, ``cpu`` and ``libc``."""
+    """A platform, with npm's values for ``os``, ``cpu`` and ``libc``."""
 
     system: str
     processor: str
-    library: str
+    libc: str
 
     @classmethod
     def current(cls) -> NodePlatform:
-        """This machine."""
-        processor = processor_architecture().lower()
+        """Return the platform of this machine."""
+        processor = get_processor_architecture().lower()
         system = _SYSTEMS.get(sys.platform, sys.platform)
-        library = "" if system != "linux" else "glibc" if has_glibc() else "musl"
-        return cls(system=system, processor=_PROCESSORS.get(processor, processor), library=library)
+        libc = "" if system != "linux" else "glibc" if has_glibc() else "musl"
+        return cls(system=system, processor=_PROCESSORS.get(processor, processor), libc=libc)
 
     @property
     def key(self) -> str:
         """The platform as one string, such as ``linux-x64-glibc``."""
-        return "-".join(part for part in (self.system, self.processor, self.library) if part)
+        return "-".join(part for part in (self.system, self.processor, self.libc) if part)
 
     def supports(self, package: ClosurePackage) -> bool:
         """Whether a package supports this platform."""
-        library = not package.libc or _is_allowed(self.library, package.libc)
-        return _is_allowed(self.system, package.os) and _is_allowed(self.processor, package.cpu) and library
+        supports_libc = not package.libc or _is_allowed(self.libc, package.libc)
+        return _is_allowed(self.system, package.os) and _is_allowed(self.processor, package.cpu) and supports_libc
 
 
 def _is_allowed(name: str, names: Sequence[str]) -> bool:
-    """npm's rule: the name is listed, or the list has only exclusions and none of them is the name."""
+    """Apply npm's rule: a list with names allows only these; a list with only exclusions allows everything else."""
     if not names:
         return True
     if f"!{name}" in names:
         return False
-    return name in names or all(entry.startswith("!") for entry in names)
+    return name in names or all(listed.startswith("!") for listed in names)
 
 
 def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePackage, ...]:
-    """Return the packages to install on a platform. Packages nested in an unsupported package are excluded with it."""
+    """Return the packages to install on a platform.
+
+    Leaves out unsupported optional packages and the packages nested in them. Raises ``NO_USABLE_FILE`` if a required
+    package does not support the platform.
+    """
     excluded = [f"{package.path}/" for package in closure.packages if not platform.supports(package)]
     packages = [
         package
@@ -99,7 +103,7 @@ def compute_package_digest(archive: Path) -> Digest:
 
 
 def read_install_scripts(archive: Path) -> dict[str, str]:
-    """Return the scripts npm would run on installation, by event; empty if the package cannot be read."""
+    """Return the scripts that npm would run on installation, by event. Empty if the package cannot be read."""
     from pinwarden.artifacts.archives.package_tarball import read_package_json
     from pinwarden.artifacts.npm_package import parse_install_manifest
 
@@ -114,10 +118,7 @@ def read_install_scripts(archive: Path) -> dict[str, str]:
 def compute_environment_key(
     closure_digest: Digest, platform: NodePlatform, script_packages: Sequence[ClosurePackage] = ()
 ) -> str:
-    """Return the environment's name in the store.
-
-    Covers the closure, the platform, and the packages whose scripts ran.
-    """
+    """Return the environment's name in the store, derived from closure, platform, and packages whose scripts ran."""
     script_digests = "".join(f"\n{package.files[0].digest}" for package in script_packages)
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{platform.key}{script_digests}".encode()).hex[:40]
 
@@ -125,7 +126,7 @@ def compute_environment_key(
 def build(
     folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, approvals: ScriptApprovals | None = None
 ) -> None:
-    """Unpack verified archives into a folder, then run the approved scripts. ``key`` is the environment's."""
+    """Unpack verified archives into a folder, then run the approved scripts. ``key`` is the environment's key."""
     from pinwarden.artifacts.archives.package_tarball import read_tarball_files
 
     tree = folder / TREE
@@ -137,15 +138,15 @@ def build(
             raise PinwardenError(
                 "ARTIFACT_MISSING", f"{package.name}@{package.version} is not in the store", data={"name": package.name}
             )
-        rows = [
+        files = [
             write_file(tree, f"{package.path}/{path}", data, executable=executable)
             for path, executable, data in read_tarball_files(archive)
         ]
-        skip = len(package.path) + 1
-        sections[package.path] = [(path[skip:], executable, digest) for path, executable, digest in rows]
+        prefix_length = len(package.path) + 1
+        sections[package.path] = [(path[prefix_length:], executable, digest) for path, executable, digest in files]
         if hash_file_list(sections[package.path]) != _get_locked_tree(package):
             raise PinwardenError(
-                "ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to other files than the locked ones"
+                "ARTIFACT_MISMATCH", f"the files of {package.name}@{package.version} differ from the locked files"
             )
     extra_sections: dict[str, list[TreeFile]] = {}
     if approvals is not None:
@@ -221,13 +222,13 @@ def run_scripts(folder: Path, approvals: ScriptApprovals, packages: Sequence[Clo
     programs = folder / _PROGRAM_FOLDER
     _write_program_wrappers(programs, folder / TREE, packages)
     try:
-        for package in sorted(approvals.packages, key=_deepest_first):
+        for package in sorted(approvals.packages, key=_get_depth_order):
             _run_package_scripts(folder / TREE / package.path, package, programs, approvals)
     finally:
         shutil.rmtree(programs)
 
 
-def _deepest_first(package: ClosurePackage) -> tuple[int, str]:
+def _get_depth_order(package: ClosurePackage) -> tuple[int, str]:
     return -package.path.count("node_modules/"), package.path
 
 
@@ -243,7 +244,7 @@ def _run_package_scripts(
     scripts = parse_install_manifest(
         _read_package_json(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()
     ).scripts
-    for file in _list_files(package_folder):  # like npm, because many scripts replace files of their package
+    for file in _list_files(package_folder):  # many scripts replace files of their package
         file.chmod(file.stat().st_mode | stat.S_IWUSR)
     for event in filter(scripts.__contains__, INSTALL_SCRIPTS):
         environment = {
@@ -271,7 +272,7 @@ def _run_package_scripts(
 
 
 def _find_node_folders(search_path: str) -> list[str]:
-    """Return the folder of node, unless it is a system folder."""
+    """Return the folder that ``node`` is installed in. Empty if ``node`` is missing or in a system folder."""
     import shutil
 
     program = shutil.which("node", path=search_path)
@@ -289,7 +290,7 @@ def _read_package_json(package_folder: Path) -> Any:
 
 
 def _write_program_wrappers(programs: Path, tree: Path, packages: Iterable[ClosurePackage]) -> None:
-    """Write wrappers for the closure's programs, which scripts expect on the search path."""
+    """Write a wrapper for each program of the closure, because scripts expect to find these programs in PATH."""
     programs.mkdir()
     for package in packages:
         manifest = _read_package_json(tree / package.path)
@@ -297,7 +298,7 @@ def _write_program_wrappers(programs: Path, tree: Path, packages: Iterable[Closu
         programs_by_name = {package.name.rpartition("/")[2]: declared} if isinstance(declared, str) else declared
         for name, path in (programs_by_name if isinstance(programs_by_name, dict) else {}).items():
             script = tree / package.path / str(path)
-            is_plain_name = name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
+            is_plain_name = name not in ("", ".", "..") and not any(character in name for character in "/\\\0")
             if (
                 is_plain_name
                 and "\0" not in str(path)
@@ -320,18 +321,18 @@ def _is_node_script(script: Path, tree: Path) -> bool:
 
 
 def find_script_files(tree: Path, sections: dict[str, list[TreeFile]], approvals: ScriptApprovals) -> list[TreeFile]:
-    """Return the files that scripts created or changed, as rows relative to the tree.
+    """Return the files that scripts created or changed, with paths relative to the tree.
 
-    Links are removed, as npm removes them from archives, because an audit cannot cover their targets. Raises
-    ``SCRIPT_FAILED`` if a script removed a locked file or changed another package.
+    Removes links that scripts created, because an audit cannot cover their targets. Raises ``SCRIPT_FAILED`` if a
+    script removed a locked file or changed another package.
     """
     for package in approvals.packages:
         _reset_permissions(tree / package.path)
-    locked = {f"{path}/{row[0]}": row[1:] for path, rows in sections.items() for row in rows}
+    locked = {f"{section}/{file[0]}": file[1:] for section, files in sections.items() for file in files}
     current = hash_tree(tree)
     if missing := sorted(locked.keys() - current.keys()):
         raise PinwardenError("SCRIPT_FAILED", f"an install script removed the locked file {missing[0][:200]}")
-    changed = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]
+    changed = [file for path, file in sorted(current.items()) if locked.get(path) != file[1:]]
     allowed = {package.path for package in approvals.packages}
     for path, _, _ in changed:
         if _find_owning_package(path, sections) not in allowed:
@@ -340,12 +341,12 @@ def find_script_files(tree: Path, sections: dict[str, list[TreeFile]], approvals
 
 
 def _find_owning_package(path: str, sections: Iterable[str]) -> str:
-    """Return the package whose folder contains the file; the innermost one if packages are nested."""
+    """Return the path of the innermost package whose folder contains the file; empty if there is none."""
     return max((section for section in sections if path.startswith(f"{section}/")), key=len, default="")
 
 
 def _reset_permissions(package_folder: Path) -> None:
-    """Delete everything that is neither file nor folder, and reset permissions to those of unpacked files."""
+    """Delete links and special files, and give files and folders the permissions of unpacked ones."""
     for folder, folders, names in os.walk(package_folder):
         for name in (*folders, *names):
             path = Path(folder) / name

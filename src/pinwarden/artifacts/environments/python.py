@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pinwarden.artifacts.environments import processor_architecture, unknown_program_error
+from pinwarden.artifacts.environments import get_processor_architecture, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_FILES,
@@ -59,7 +59,7 @@ class Interpreter(Record):
         executable = Path(getattr(sys, "_base_executable", "") or sys.executable)
         with suppress(OSError):
             executable = executable.resolve(strict=True)
-        build = f"{sys.implementation.cache_tag} {sys.version} {sys.platform} {processor_architecture()}"
+        build = f"{sys.implementation.cache_tag} {sys.version} {sys.platform} {get_processor_architecture()}"
         return cls(
             executable=executable,
             version=f"{sys.version_info[0]}.{sys.version_info[1]}",
