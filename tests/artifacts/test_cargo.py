@@ -51,13 +51,17 @@ class Registry:
         }
         return known.get(asked.path, Said(status=404))
 
-    def fetch(self, name: str = "server", version: str = "1.2.3", into: Path | None = None) -> FetchedArtifact:
+    def fetch(self, name: str = "server", version: str = "1.2.3", save_folder: Path | None = None) -> FetchedArtifact:
         with plain_server(self.answer) as server:
             client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
             try:
                 wanted = PackageRef(ecosystem="cargo", name=name, version=version)
                 return cargo.fetch_artifact(
-                    wanted, client, ServiceEndpoint(url=server.url, configured_by="user"), now=NOW, into=into
+                    wanted,
+                    client,
+                    ServiceEndpoint(url=server.url, configured_by="user"),
+                    now=NOW,
+                    save_folder=save_folder,
                 )
             finally:
                 client.close()
@@ -71,7 +75,7 @@ class Registry:
 class TestFacts:
     def test_an_honest_crate_has_the_checksum_of_the_index(self, tmp_path: Path) -> None:
         registry = Registry(line={"pubtime": "2026-01-02T03:04:05Z"})
-        artifact = registry.fetch(into=tmp_path)
+        artifact = registry.fetch(save_folder=tmp_path)
         (file,) = artifact.files
         assert (file.name, file.size) == ("server-1.2.3.crate", len(registry.data))
         assert file.digests == file.claims == (Digest.of_bytes(registry.data),)

@@ -150,7 +150,7 @@ class TestFacts:
             package = PackageRef(ecosystem="mcpb", name=f"{server.url}r/acme.mcpb?key=secret", version="1.0.0")
             gone = PackageRef(ecosystem="mcpb", name=f"{server.url}r/none.mcpb")
             settings = BundleSettings(endpoint=ServiceEndpoint(url=server.url, configured_by="user"))
-            artifact = mcpb.fetch_artifact(package, fetcher, settings, now=now(), into=tmp_path)
+            artifact = mcpb.fetch_artifact(package, fetcher, settings, now=now(), save_folder=tmp_path)
             nothing = mcpb.fetch_artifact(gone, fetcher, settings, now=now())
         assert (artifact.files[0].name, artifact.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
         assert [each.name for each in tmp_path.iterdir()] == [Digest.of_bytes(data).hex]

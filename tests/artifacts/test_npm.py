@@ -57,12 +57,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdaccio]:
 
 def fetch(url: str, name: str, version: str = "1.0.0", **members: Any) -> FetchedArtifact:
     """Fetch a package from a registry in the user's settings."""
-    into = members.pop("into", None)
+    save_folder = members.pop("save_folder", None)
     endpoint = ServiceEndpoint(url=url, configured_by="user", **members)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         wanted = PackageRef(ecosystem="npm", name=name, version=version)
-        return npm.fetch_artifact(wanted, client, endpoint, now=NOW, into=into)
+        return npm.fetch_artifact(wanted, client, endpoint, now=NOW, save_folder=save_folder)
     finally:
         client.close()
 
@@ -95,7 +95,7 @@ class TestARealRegistry:
             "honest", bin={"honest": "./index.js"}, repository={"type": "git", "url": "git+https://git.example/h.git"}
         )
         registry.publish(manifest, data)
-        artifact = fetch(registry.url, "honest", into=tmp_path)
+        artifact = fetch(registry.url, "honest", save_folder=tmp_path)
         (file,) = artifact.files
         assert (file.name, file.size) == ("honest-1.0.0.tgz", len(data))
         assert file.digests == (Digest.of_bytes(data), Digest.of_bytes(data, "sha512"))
@@ -337,7 +337,7 @@ class TestTarballAddresses:
 
     def test_a_tarball_that_is_not_there_is_a_failure_and_nothing_is_kept(self, tmp_path: Path) -> None:
         with plain_server(Lies(extra={"/tarballs/tool.tgz": Said(status=404)}).answer) as server:
-            assert failure(server.url, "tool", into=tmp_path) == ("FETCH_FAILED", "status")
+            assert failure(server.url, "tool", save_folder=tmp_path) == ("FETCH_FAILED", "status")
         assert list(tmp_path.iterdir()) == []
 
 

@@ -167,7 +167,7 @@ class TestCredentials:
         write(machine, user='registry=https://r.example/\n//r.example/:_authToken="a\\r\\nX-Evil: 1"')
         assert machine.authorization() is None
         assert machine.registry().notes == (
-            "the credential for //r.example/ contains characters that a header cannot have; it is not used",
+            "the credential for //r.example/ is not used: it contains characters that a header cannot have",
         )
 
     def test_attack_a_repository_does_not_get_a_variable_sent_to_its_own_host(self, machine: Machine) -> None:
@@ -177,7 +177,7 @@ class TestCredentials:
         found = machine.registry()
         assert (found.endpoint.url, found.endpoint.authorization) == ("https://evil.example/", None)
         (note,) = found.notes
-        assert "would send one of your environment variables to evil.example" in note
+        assert "has a credential for evil.example with an environment variable" in note
         assert "secret" not in repr(found)
 
     @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ class TestCredentials:
         found = machine.registry()
         assert found.endpoint.ca_file is None
         assert [note.partition(" ")[2] for note in found.notes] == [
-            "names certificate authorities; they are not trusted",
-            "sets strict-ssl, which is ignored",
+            "sets cafile; Pinwarden does not trust these certificates",
+            "sets strict-ssl; Pinwarden ignores this setting",
         ]
 
     @pytest.mark.parametrize(("text", "path"), [("~/ca.pem", "home/ca.pem"), ("{root}/ca.pem", "ca.pem")])

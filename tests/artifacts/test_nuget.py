@@ -47,12 +47,12 @@ def twice(path: str) -> bytes:
         return nupkg(members=[(path, b"a"), (path, b"b")])
 
 
-def fetch(server: PlainServer, name: str, version: str, into: Path | None = None) -> FetchedArtifact:
+def fetch(server: PlainServer, name: str, version: str, save_folder: Path | None = None) -> FetchedArtifact:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     endpoint = ServiceEndpoint(url=f"{server.url}v3/", configured_by="user")
     try:
         wanted = PackageRef(ecosystem="nuget", name=name, version=version)
-        return nuget.fetch_artifact(wanted, client, endpoint, now=NOW, into=into)
+        return nuget.fetch_artifact(wanted, client, endpoint, now=NOW, save_folder=save_folder)
     finally:
         client.close()
 
@@ -86,9 +86,11 @@ class Source:
         found = known.get(asked.path, Said(status=404))
         return found if isinstance(found, Said) else Said(body=json.dumps(found).encode())
 
-    def fetch(self, name: str = "Acme.Server", version: str = "1.2", into: Path | None = None) -> FetchedArtifact:
+    def fetch(
+        self, name: str = "Acme.Server", version: str = "1.2", save_folder: Path | None = None
+    ) -> FetchedArtifact:
         with plain_server(self.answer) as server:
-            return fetch(server, name, version, into)
+            return fetch(server, name, version, save_folder)
 
     def failure(self, name: str = "Acme.Server", version: str = "1.2") -> tuple[str, object]:
         with pytest.raises(PinwardenError) as caught:
@@ -99,7 +101,7 @@ class Source:
 class TestFacts:
     def test_an_honest_package_has_the_hash_of_the_catalog(self, tmp_path: Path) -> None:
         source = Source()
-        artifact = source.fetch(into=tmp_path)
+        artifact = source.fetch(save_folder=tmp_path)
         (file,) = artifact.files
         assert (file.name, file.size) == ("acme.server.1.2.0.nupkg", len(source.data))
         assert file.digests == (Digest.of_bytes(source.data), Digest.of_bytes(source.data, "sha512"))

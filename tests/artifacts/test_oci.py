@@ -131,7 +131,7 @@ def test_an_image_is_its_manifest_and_config_hashed_here(
     built = image("one", docker=docker, labels={"org.opencontainers.image.source": "https://github.com/a/b"})
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
-    found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+    found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, save_folder=tmp_path)
     assert found == FetchedArtifact(
         package=package(reference),
         registry=f"http://{registry.host}/v2/",
@@ -156,7 +156,7 @@ def test_layers_are_hashed_on_request(registry: DockerRegistry, name: str, fetch
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
     found = fetch_image(
-        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
+        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, save_folder=tmp_path
     )
     assert found.files == (hashed(built.config), hashed(built.layers[0]))
     assert (tmp_path / built.layers[0].digest.hex).read_bytes() == built.layers[0].data
@@ -240,7 +240,7 @@ def test_attack_a_manifest_changed_on_disk_is_found_though_the_header_claims_the
     changed = image("smuggled in").manifest.data
     registry.blob_file(str(built.digest)).write_bytes(changed)
     for reference in (f"{registry.host}/{name}:v1", f"{registry.host}/{name}@{built.digest}"):
-        found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+        found = fetch_artifact(package(reference), fetcher, endpoint(registry.host), now=NOW, save_folder=tmp_path)
         assert image_of(found) == FetchedImage(
             reference=reference,
             root=Digest.of_bytes(changed),
@@ -279,7 +279,7 @@ def test_attack_a_layer_changed_on_disk_is_found(
     registry.blob_file(str(victim.digest)).write_bytes(change(victim.data))
     reference = f"{registry.host}/{name}:v1"
     found = fetch_image(
-        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
+        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, save_folder=tmp_path
     )
     assert image_of(found).mismatches == (str(victim.digest),)
     assert found.files == (hashed(built.config), hashed(victim, change(victim.data)))

@@ -621,7 +621,7 @@ def test_attack_publish_attestations_by_others_or_about_others_are_refused(forge
     assert failed(check(verifier, forge.key_bundle(npm_publish(), key, "SHA256:other")))
     assert failed(check(verifier, forge.key_bundle(npm_publish("left-pad"), key, "SHA256:abc")))
     assert failed(check(verifier, forge.key_bundle(statement(), key, "SHA256:abc"))) == (
-        "the registry's key signed a statement that is not a publication"
+        "the registry's key signed a statement that is not a publish attestation"
     )
 
 
@@ -646,7 +646,7 @@ def test_an_expired_key_is_valid_for_signatures_logged_before_its_expiry(forge: 
     assert failed(at("2026-06-01T00:00:00Z", unlogged))
     assert failed(at("2026-06-01T00:00:00Z", shifted))
     assert failed(at("2026-06-01T00:00:00Z", unpromised))
-    assert failed(at("2026-06-01T00:00:00Z", borrowed)) == "the log entry records another signature"
+    assert failed(at("2026-06-01T00:00:00Z", borrowed)) == "the log entry is for another signature"
     assert failed(at("some day"))
 
 

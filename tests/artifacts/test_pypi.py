@@ -147,13 +147,13 @@ def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> Non
 
 def test_the_bytes_are_left_in_a_folder_under_their_digest(tmp_path: Path) -> None:
     with plain_server(index_of({WHEEL: GOOD})) as server:
-        fetch(f"{server.url}simple/", into=tmp_path)
+        fetch(f"{server.url}simple/", save_folder=tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {sha256(GOOD): GOOD}
 
 
 def test_a_download_that_fails_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with plain_server(index_of({}, listed(WHEEL, GOOD))) as server, pytest.raises(PinwardenError) as caught:
-        fetch(f"{server.url}simple/", into=tmp_path)
+        fetch(f"{server.url}simple/", save_folder=tmp_path)
     assert (caught.value.code, caught.value.data["status"]) == ("FETCH_FAILED", 404)
     assert list(tmp_path.iterdir()) == []
 
@@ -479,7 +479,7 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
         Fetcher(FetchRules(), {}),
         default_index(tmp_path),
         now=NOW,
-        into=tmp_path,
+        save_folder=tmp_path,
         select=lambda name: name == source,
     )
     (archive,) = tmp_path.iterdir()

@@ -57,7 +57,7 @@ def test_without_settings_the_default_comes_from_the_table_of_package_addresses(
     found = look(home)
     default = urlsplit(str(get_repo_url("pkg:pypi/anything")))  # type: ignore[no-untyped-call]
     expected = ServiceEndpoint(
-        url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the clients' own default"
+        url=f"{default.scheme}://{default.netloc}/simple/", configured_by="default", source="the default of pip and uv"
     )
     assert found == PackageIndexes(main=expected)
     assert get_json_api_url(found.main) == f"{default.scheme}://{default.netloc}/pypi/"
@@ -146,7 +146,7 @@ def test_folders_and_links_are_noted_and_not_used(home: Path) -> None:
     assert found.main.configured_by == "default"
     assert found.notes == (
         f"{source} names an index that is not an http(s) URL; the index is ignored",
-        f"{source} lists file locations (find-links); they are not used",
+        f"{source} sets find-links; Pinwarden ignores this setting",
     )
 
 
@@ -203,7 +203,7 @@ def test_attack_a_repository_that_names_an_index_does_not_get_the_password_of_th
     found = look(home, source.parent, UV_INDEX_CORP_USERNAME="me", UV_INDEX_CORP_PASSWORD=SECRET)
     assert (found.main.url, found.main.configured_by) == ("https://evil.example/simple/", "project")
     assert (found.main.authorization, found.main.private_allowed) == (None, False)
-    assert found.notes == (f"{source} names the index 'corp'; UV_INDEX_CORP_PASSWORD is not sent to it",)
+    assert found.notes == (f"UV_INDEX_CORP_PASSWORD is not sent to the index 'corp', because {source} names it",)
 
 
 @pytest.mark.parametrize(

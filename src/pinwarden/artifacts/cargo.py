@@ -1,4 +1,4 @@
-"""Crates: the entry in the registry's sparse index, and the ``.crate`` file."""
+"""Fetches crates: the entry in the registry's sparse index, and the ``.crate`` file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ _CRATE_FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
 def fetch_artifact(
-    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
-    """Fetch one version's index entry and crate, and hash the crate."""
+    """Fetch the index entry and the crate of one version, and hash the crate.
+
+    1. Fetch the registry's template for download URLs.
+    2. Fetch the index entry.
+    3. Fetch and check the crate.
+    """
     name, version = check_name(package.name), check_version(package.version)
-    # 1. Fetch the registry's template for download URLs.
     template = _fetch_download_template(fetcher, endpoint)
-    # 2. Fetch the index entry.
     response = fetcher.get(
         FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{build_index_path(name)}"), max_bytes=_MAX_INDEX_BYTES
     )
@@ -50,11 +53,10 @@ def fetch_artifact(
         raise fetch_error("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
-    # 3. Fetch and check the crate.
     url = build_download_url(template, name, version, entry.checksum)
     host = _check_download_host(url, endpoint)
     with open_download(
-        fetcher, FetchRequest(endpoint=endpoint, url=url), algorithms=("sha256",), into=into
+        fetcher, FetchRequest(endpoint=endpoint, url=url), algorithms=("sha256",), save_folder=save_folder
     ) as download:
         content = _read_crate(download.stream, name, version)
         result = download.result
@@ -103,14 +105,14 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str
 
 
 def _check_download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
-    """Return the download host if it differs from the registry's.
+    """Return the download host if it differs from the registry's host.
 
-    Plain HTTP is accepted only for the registry's own host.
+    Raises if another host would be contacted with plain HTTP.
     """
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:
-        raise fetch_error("protocol", "the registry's config.json has a dl URL that is not a web address") from err
+        raise fetch_error("protocol", "the dl URL in the registry's config.json is invalid") from err
     registry = endpoint.address
     if address.scheme != "https" and address.origin != registry.origin:
         message = f"{address} uses plain HTTP and is not on the registry's host"

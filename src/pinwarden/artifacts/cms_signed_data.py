@@ -70,20 +70,20 @@ class PssParameters(Record):
 def parse_signed_data(data: bytes) -> SignedData:
     """Parse a detached signature in DER."""
     outer = der.parse_der(data, der.SEQUENCE).children()
-    if outer.next().oid != _SIGNED_DATA_OID:
+    if outer.read_value().oid != _SIGNED_DATA_OID:
         _refuse("is not SignedData")
-    wrapped = outer.next(_TAG_0).children()
-    outer.end()
-    body = wrapped.next(der.SEQUENCE).children()
-    wrapped.end()
-    if body.next().integer not in (1, 3, 4, 5):
+    wrapped = outer.read_value(_TAG_0).children()
+    outer.check_end()
+    body = wrapped.read_value(der.SEQUENCE).children()
+    wrapped.check_end()
+    if body.read_value().integer not in (1, 3, 4, 5):
         _refuse("has an unknown version")
-    digests = {_parse_algorithm(value).oid for value in body.next(der.SET).children()}
-    _check_detached(body.next(der.SEQUENCE).children())
-    certificates = _parse_certificates(body.optional(_TAG_0))
-    body.optional(_TAG_1)  # revocation lists, which are ignored
-    signers = list(body.next(der.SET).children())
-    body.end()
+    digests = {_parse_algorithm(value).oid for value in body.read_value(der.SET).children()}
+    _check_detached(body.read_value(der.SEQUENCE).children())
+    certificates = _parse_certificates(body.read_optional(_TAG_0))
+    body.read_optional(_TAG_1)  # revocation lists, which are ignored
+    signers = list(body.read_value(der.SET).children())
+    body.check_end()
     if len(signers) != 1:
         _refuse(f"has {len(signers)} signers, expected one")
     return _parse_signer(signers[0], digests, certificates)
@@ -92,14 +92,14 @@ def parse_signed_data(data: bytes) -> SignedData:
 def parse_pss_parameters(data: bytes) -> PssParameters:
     """Parse RSASSA-PSS parameters. SHA-1, the default for omitted ones, is rejected."""
     parts = der.parse_der(data, der.SEQUENCE).children()
-    digest = _parse_hash_name(_get_only_child(parts.next(_TAG_0)))
-    mask = _get_only_child(parts.next(_TAG_1)).expect(der.SEQUENCE).children()
-    if mask.next().oid != "1.2.840.113549.1.1.8" or _parse_hash_name(mask.next()) != digest:
+    digest = _parse_hash_name(_get_only_child(parts.read_value(_TAG_0)))
+    mask = _get_only_child(parts.read_value(_TAG_1)).expect(der.SEQUENCE).children()
+    if mask.read_value().oid != "1.2.840.113549.1.1.8" or _parse_hash_name(mask.read_value()) != digest:
         _refuse("has a PSS mask with another hash")
-    mask.end()
-    salt = parts.optional(_TAG_2)
-    trailer = parts.optional(_TAG_3)
-    parts.end()
+    mask.check_end()
+    salt = parts.read_optional(_TAG_2)
+    trailer = parts.read_optional(_TAG_3)
+    parts.check_end()
     length = 20 if salt is None else _get_only_child(salt).integer
     if not 0 <= length <= 2048 or (trailer is not None and _get_only_child(trailer).integer != 1):
         _refuse("has unsupported PSS parameters")
@@ -108,19 +108,19 @@ def parse_pss_parameters(data: bytes) -> PssParameters:
 
 def parse_certificate_names(certificate: bytes) -> tuple[bytes, bytes, int]:
     """Issuer and subject of a certificate in DER, and its serial number."""
-    parts = der.parse_der(certificate, der.SEQUENCE).children().next(der.SEQUENCE).children()
-    parts.optional(_TAG_0)
-    serial = parts.next().integer
-    parts.next(der.SEQUENCE)
-    issuer = parts.next(der.SEQUENCE).encoded
-    parts.next(der.SEQUENCE)
-    return issuer, parts.next(der.SEQUENCE).encoded, serial
+    parts = der.parse_der(certificate, der.SEQUENCE).children().read_value(der.SEQUENCE).children()
+    parts.read_optional(_TAG_0)
+    serial = parts.read_value().integer
+    parts.read_value(der.SEQUENCE)
+    issuer = parts.read_value(der.SEQUENCE).encoded
+    parts.read_value(der.SEQUENCE)
+    return issuer, parts.read_value(der.SEQUENCE).encoded, serial
 
 
 def _check_detached(parts: DerReader) -> None:
-    if parts.next().oid != DATA_OID:
+    if parts.read_value().oid != DATA_OID:
         _refuse("is not for content of type data")
-    if parts.tag is not None:
+    if parts.next_tag is not None:
         _refuse("includes content, but must be detached")
 
 
@@ -135,16 +135,16 @@ def _parse_certificates(field: DerValue | None) -> tuple[bytes, ...]:
 
 def _parse_signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...]) -> SignedData:
     parts = value.expect(der.SEQUENCE).children()
-    version = parts.next().integer
-    issuer, serial, key_id = _parse_signer_id(parts.next())
+    version = parts.read_value().integer
+    issuer, serial, key_id = _parse_signer_id(parts.read_value())
     if version != (1 if key_id is None else 3):
         _refuse("has a signer of an unknown version")
-    digest = _parse_algorithm(parts.next())
-    attributes = parts.optional(_TAG_0)
-    algorithm = _parse_algorithm(parts.next())
-    signature = parts.next(der.OCTET_STRING).content
-    parts.optional(_TAG_1)  # unsigned attributes, which are ignored
-    parts.end()
+    digest = _parse_algorithm(parts.read_value())
+    attributes = parts.read_optional(_TAG_0)
+    algorithm = _parse_algorithm(parts.read_value())
+    signature = parts.read_value(der.OCTET_STRING).content
+    parts.read_optional(_TAG_1)  # unsigned attributes, which are ignored
+    parts.check_end()
     if digest.oid not in digests:
         _refuse("does not list the hash algorithm its signer used")
     if attributes is None:
@@ -173,8 +173,8 @@ def _parse_signer_id(value: DerValue) -> tuple[bytes, int, bytes | None]:
     if value.tag == _KEY_ID:
         return b"", 0, value.content
     parts = value.expect(der.SEQUENCE).children()
-    issuer, serial = parts.next(der.SEQUENCE).encoded, parts.next().integer
-    parts.end()
+    issuer, serial = parts.read_value(der.SEQUENCE).encoded, parts.read_value().integer
+    parts.check_end()
     return issuer, serial, None
 
 
@@ -182,8 +182,8 @@ def _parse_attributes(value: DerValue) -> dict[str, list[DerValue]]:
     by_name: dict[str, list[DerValue]] = {}
     for attribute in value.children():
         parts = attribute.expect(der.SEQUENCE).children()
-        name, values = parts.next().oid, list(parts.next(der.SET).children())
-        parts.end()
+        name, values = parts.read_value().oid, list(parts.read_value(der.SET).children())
+        parts.check_end()
         if name in by_name:
             _refuse("has a signed attribute twice")
         by_name[name] = values
@@ -197,9 +197,9 @@ def _get_only_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerV
 
 def _parse_algorithm(value: DerValue) -> SignatureAlgorithm:
     parts = value.expect(der.SEQUENCE).children()
-    name = parts.next().oid
-    parameters = b"" if parts.tag is None else parts.next().encoded
-    parts.end()
+    name = parts.read_value().oid
+    parameters = b"" if parts.next_tag is None else parts.read_value().encoded
+    parts.check_end()
     return SignatureAlgorithm(oid=name, parameters=parameters)
 
 
@@ -215,8 +215,8 @@ def _get_hash_name(algorithm: SignatureAlgorithm) -> str:
 
 def _get_only_child(value: DerValue) -> DerValue:
     parts = value.children()
-    inner = parts.next()
-    parts.end()
+    inner = parts.read_value()
+    parts.check_end()
     return inner
 
 

@@ -1,4 +1,4 @@
-"""Download or copy one artifact to a temporary file, and hash it at the same time."""
+"""Downloads or copies one artifact to a temporary file, and hashes it at the same time."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ _NOT_FOUND = (404, 410)
 
 
 class Download(Record):
-    """A complete download."""
+    """A finished download."""
 
     stream: IO[bytes]
-    """Positioned at the start; open until the ``with`` block ends."""
+    """The downloaded file, positioned at its start. It is closed when the ``with`` block ends."""
     result: DownloadResult
 
 
 @contextmanager
 def open_download(
-    fetcher: Fetcher, request: FetchRequest, *, algorithms: tuple[str, ...], into: Path | None
+    fetcher: Fetcher, request: FetchRequest, *, algorithms: tuple[str, ...], save_folder: Path | None
 ) -> Iterator[Download]:
-    """Download a file. If the block succeeds, the file is moved to ``into/<sha256 hex>``; otherwise it is deleted."""
+    """Download to a temporary file, which is deleted when the block ends.
+
+    If ``save_folder`` is given and the block succeeds, the file is moved to ``save_folder/<sha256 hex>`` instead.
+    """
     try:
-        with NamedTemporaryFile(dir=into, prefix=".download-", delete=False) as temporary:
+        with NamedTemporaryFile(dir=save_folder, prefix=".download-", delete=False) as temporary:
             path = Path(temporary.name)
             try:
                 stream = cast("IO[bytes]", temporary)
@@ -46,41 +49,43 @@ def open_download(
                 stream.flush()
                 stream.seek(0)
                 yield Download(stream=stream, result=result)
-                if into is not None:
+                if save_folder is not None:
                     sha256 = next(digest.hex for digest in result.digests if digest.algorithm == "sha256")
-                    path.replace(into / sha256)
+                    path.replace(save_folder / sha256)
             finally:
                 path.unlink(missing_ok=True)
     except OSError as err:
-        target = into if into is not None else "a temporary file"
+        target = save_folder if save_folder is not None else "a temporary file"
         raise PinwardenError("FILE_UNWRITABLE", f"cannot write a download to {target}: {err.strerror or err}") from err
 
 
 class StagedFile(Record):
-    """A private copy of a file. Readers get exactly the bytes that were hashed, even if the original changes."""
+    """A private copy of a file. It has exactly the bytes that were hashed, even if the original changes."""
 
     path: Path
-    """Valid until the ``with`` block ends."""
+    """The copy, which is deleted when the ``with`` block ends."""
     file: ArtifactFile
 
 
 @contextmanager
 def stage_file(
-    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint | None, *, into: Path | None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint | None, *, save_folder: Path | None
 ) -> Iterator[StagedFile | None]:
-    """Download or copy a file named by URL or path; None if it does not exist.
+    """Download or copy the file that ``package`` names by URL or path. Yields None if it does not exist.
 
-    If the block succeeds and ``into`` is set, the copy is moved to ``into/<sha256 hex>``.
+    If ``save_folder`` is given and the block succeeds, the copy is moved to ``save_folder/<sha256 hex>``.
     """
     if not is_url(package.name):
-        with _copy_file(Path(package.name), into) as copy:
+        with _copy_file(Path(package.name), save_folder) as copy:
             yield copy
         return
     address = HttpAddress.parse(package.name)
     request = FetchRequest(endpoint=endpoint or build_parent_endpoint(package.name), url=package.name)
     with ExitStack() as stack:
         try:
-            download = stack.enter_context(open_download(fetcher, request, algorithms=("sha256",), into=into))
+            download = stack.enter_context(
+                open_download(fetcher, request, algorithms=("sha256",), save_folder=save_folder)
+            )
         except PinwardenError as err:
             if err.code != "FETCH_FAILED" or err.data.get("status") not in _NOT_FOUND:
                 raise
@@ -96,29 +101,32 @@ def stage_file(
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is an http(s) URL and not a path."""
+    """Whether the name of an artifact is an http(s) URL. Otherwise it is a path."""
     return name.lower().startswith(("https://", "http://"))
 
 
 def build_parent_endpoint(url: str) -> ServiceEndpoint:
-    """Return the endpoint for a URL's parent folder. It must be public, because the user's settings do not name it."""
+    """Return the endpoint for a URL's parent folder, as if a project had configured it.
+
+    Pinwarden contacts such an endpoint only at public addresses, because the user's settings do not name it.
+    """
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return ServiceEndpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")
 
 
 def format_source(name: str) -> str:
-    """Where a file comes from, without credentials, for display."""
+    """Return the URL or path of a file without credentials, for messages."""
     return str(HttpAddress.parse(name)) if is_url(name) else name
 
 
 @contextmanager
-def _copy_file(path: Path, into: Path | None) -> Iterator[StagedFile | None]:
+def _copy_file(path: Path, save_folder: Path | None) -> Iterator[StagedFile | None]:
     if not path.exists():
         yield None
         return
     try:
-        with NamedTemporaryFile(dir=into, prefix=".copy-", delete=False) as temporary:
+        with NamedTemporaryFile(dir=save_folder, prefix=".copy-", delete=False) as temporary:
             copy = Path(temporary.name)
             try:
                 hasher, size = hashlib.sha256(), 0
@@ -132,8 +140,8 @@ def _copy_file(path: Path, into: Path | None) -> Iterator[StagedFile | None]:
                 temporary.flush()
                 digest = Digest(hasher.digest())
                 yield StagedFile(path=copy, file=ArtifactFile(name=path.name, size=size, digests=(digest,)))
-                if into is not None:
-                    copy.replace(into / digest.hex)
+                if save_folder is not None:
+                    copy.replace(save_folder / digest.hex)
             finally:
                 copy.unlink(missing_ok=True)
     except OSError as err:

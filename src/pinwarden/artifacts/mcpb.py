@@ -48,11 +48,11 @@ def fetch_artifact(
     settings: BundleSettings = _NO_SETTINGS,
     *,
     now: str,
-    into: Path | None = None,
+    save_folder: Path | None = None,
 ) -> FetchedArtifact:
     """Fetch and check the bundle at a URL or path."""
     empty = FetchedArtifact(package=package, registry=format_source(package.name), checked_at=now)
-    with stage_file(package, fetcher, settings.endpoint, into=into) as staged:
+    with stage_file(package, fetcher, settings.endpoint, save_folder=save_folder) as staged:
         if staged is None:
             return replace(empty, missing="package")
         # 1. Split the content from the signature block.

@@ -60,7 +60,7 @@ _KEY_SCHEME = "ecdsa-sha2-nistp256"
 
 
 def fetch_artifact(
-    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
     registry = _RegistryPackage(
@@ -74,7 +74,7 @@ def fetch_artifact(
     if release is None:
         return FetchedArtifact(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 2. Fetch and check the tarball.
-    tarball = _fetch_tarball(registry, release, into)
+    tarball = _fetch_tarball(registry, release, save_folder)
     # 3. Verify the signatures and fetch the attestations.
     signatures = _verify_signatures(registry, release, now)
     attestations = _fetch_attestations(registry) if release.has_attestations else ()
@@ -163,12 +163,12 @@ def choose_tarball_url(release: PackumentVersion, endpoint: ServiceEndpoint) -> 
     return urlunsplit((parts.scheme, address.host_header, parts.path or "/", parts.query, ""))
 
 
-def _fetch_tarball(registry: _RegistryPackage, release: PackumentVersion, into: Path | None) -> _Tarball:
+def _fetch_tarball(registry: _RegistryPackage, release: PackumentVersion, save_folder: Path | None) -> _Tarball:
     claims = release.integrity.digests if release.integrity else ()
     algorithms = tuple(dict.fromkeys((*_HASH_ALGORITHMS, *(claim.algorithm for claim in claims))))
     request = FetchRequest(endpoint=registry.endpoint, url=choose_tarball_url(release, registry.endpoint))
     host = HttpAddress.parse(request.url).host_header
-    with open_download(registry.fetcher, request, algorithms=algorithms, into=into) as download:
+    with open_download(registry.fetcher, request, algorithms=algorithms, save_folder=save_folder) as download:
         problems = _check_sha1(download.stream, release)
         manifest, archive_problems = _read_tarball_manifest(download.stream)
         result = download.result

@@ -55,7 +55,7 @@ _DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,
 
 
 def fetch_artifact(
-    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
     source = _SourcePackage(
@@ -69,7 +69,7 @@ def fetch_artifact(
     # 2. Fetch and check the package.
     address = source.check_url(listing.url)
     request = FetchRequest(endpoint=endpoint, url=listing.url)
-    with open_download(fetcher, request, algorithms=("sha256", "sha512"), into=into) as download:
+    with open_download(fetcher, request, algorithms=("sha256", "sha512"), save_folder=save_folder) as download:
         content = _read_package(download.stream, source)
         result = download.result
     same_host = address.host_header == endpoint.address.host_header

@@ -1,4 +1,4 @@
-"""NuGet's formats: names, versions, the service index, hashes and the ``.nuspec`` of a package."""
+"""Parses NuGet's formats: names, versions, the service index, hashes, and the ``.nuspec`` of a package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSION = re.compile(
     re.ASCII,
 )
 _DIGEST_SIZES = {"sha256": 32, "sha512": 64}
-_UNLISTED_YEAR = "1900"  # sources give unlisted versions this publication date
+_UNLISTED_YEAR = "1900"  # the publication year that sources state for unlisted versions
 
 # The RFC 5126 commitment types in NuGet signatures, as DER object identifiers.
 _AUTHOR_OID = bytes.fromhex("060b2a864886f70d0109100601")  # proof of origin
@@ -28,12 +28,12 @@ _REPOSITORY_OID = bytes.fromhex("060b2a864886f70d0109100602")  # proof of receip
 
 
 class NugetClaims(Record):
-    """The metadata that a package source states for one version. Unverified."""
+    """Unverified metadata of one version, as the package source states it."""
 
     digests: tuple[Digest, ...] = ()
     published_at: str | None = None
     yanked: str | None = None
-    """The publisher's message, ``deprecated`` or ``unlisted``."""
+    """The publisher's message about a deprecated version, or ``deprecated``, or ``unlisted``."""
 
 
 class Nuspec(Record):
@@ -45,7 +45,7 @@ class Nuspec(Record):
 
 
 def check_name(text: str) -> str:
-    """Return a package name unchanged if it is valid and safe in URLs and paths."""
+    """Return a package name unchanged. Raises ``PACKAGE_INVALID`` if it is not valid."""
     if len(text) > 100 or not _NAME.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of a NuGet package")
     return text
@@ -62,12 +62,12 @@ def normalize_version(text: str) -> str:
 
 
 def parse_xml(data: bytes) -> Element | None:
-    """Parse a UTF-8 XML document without DOCTYPE or ENTITY declarations; None if it is anything else."""
+    """Parse an XML document. Returns None if it is invalid, not UTF-8, or has a DOCTYPE or ENTITY declaration."""
     try:
         text = data.decode("utf-8-sig")
         if "<!doctype" in text.lower() or "<!entity" in text.lower():
             return None
-        return fromstring(text)  # noqa: S314 - attacks need declarations, which were rejected
+        return fromstring(text)  # noqa: S314 - attacks need declarations, which were refused above
     except (UnicodeDecodeError, ParseError, ValueError, RecursionError):
         return None
 
@@ -78,7 +78,7 @@ def find_children(element: Element, name: str) -> list[Element]:
 
 
 def parse_nuspec(data: bytes) -> Nuspec | None:
-    """Parse a ``.nuspec``; None if it is invalid or ambiguous."""
+    """Parse a ``.nuspec``. Returns None if it is invalid or ambiguous."""
     root = parse_xml(data)
     metadata = find_children(root, "metadata") if root is not None else []
     if len(metadata) != 1:
@@ -94,16 +94,17 @@ def parse_nuspec(data: bytes) -> Nuspec | None:
     )
 
 
-def find_resource_url(index: Any, kinds: tuple[str, ...]) -> str | None:
-    """Return the URL of the service index's first resource with one of these types, preferred type first."""
-    rows = index.get("resources") if isinstance(index, dict) else None
-    usable = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    for kind in kinds:
-        for row in usable:
-            types = row.get("@type")
-            if kind in (types if isinstance(types, list) else [types]) and isinstance(row.get("@id"), str):
-                address: str = row["@id"]
-                return address if address.endswith("/") else f"{address}/"
+def find_resource_url(index: Any, resource_types: tuple[str, ...]) -> str | None:
+    """Return the URL of a service index's resource with one of these types. Earlier types are preferred."""
+    listed = index.get("resources") if isinstance(index, dict) else None
+    resources = [resource for resource in listed if isinstance(resource, dict)] if isinstance(listed, list) else []
+    for resource_type in resource_types:
+        for resource in resources:
+            types = resource.get("@type")
+            has_type = resource_type in (types if isinstance(types, list) else [types])
+            if has_type and isinstance(resource.get("@id"), str):
+                url: str = resource["@id"]
+                return url if url.endswith("/") else f"{url}/"
     return None
 
 
@@ -126,7 +127,7 @@ def parse_catalog_entry(entry: Mapping[str, Any]) -> NugetClaims:
 
 
 def parse_package_hash(text: Any, algorithm: Any) -> Digest | None:
-    """Return a base64 hash; None if there is none. ``DIGEST_INVALID`` if it is malformed."""
+    """Parse a hash in base64; None if it is missing. Raises ``DIGEST_INVALID`` if it is malformed."""
     if text is None or text == "":
         return None
     name = algorithm.lower().replace("-", "") if isinstance(algorithm, str) else ""

@@ -66,11 +66,11 @@ class ImageOptions(Record):
 
 
 def fetch_artifact(
-    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, into: Path | None = None
+    package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
     """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
-    return fetch_image(package, registry, ImageOptions(), now=now, into=into)
+    return fetch_image(package, registry, ImageOptions(), now=now, save_folder=save_folder)
 
 
 def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
@@ -108,7 +108,7 @@ def find_tagged_image(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEn
 
 
 def fetch_image(
-    package: PackageRef, registry: OciRegistry, options: ImageOptions, *, now: str, into: Path | None = None
+    package: PackageRef, registry: OciRegistry, options: ImageOptions, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
     """Like :func:`fetch_artifact`, with options and with a registry client whose tokens can be shared.
 
@@ -122,7 +122,7 @@ def fetch_image(
         return FetchedArtifact(package=package, registry=registry.url, checked_at=now, missing=missing)
     # 2. The manifests, configs and layers below it.
     reader = _ImageReader(
-        registry=registry, blobs=_BlobFolder(into), requested=options.platforms, layers=options.layers
+        registry=registry, blobs=_BlobFolder(save_folder), requested=options.platforms, layers=options.layers
     )
     reader.read(root)
     # 3. The digest the tag points to now, if the reference has both a tag and a digest.

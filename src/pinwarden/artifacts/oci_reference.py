@@ -1,4 +1,4 @@
-"""Image references: ``host[:port]/name[:tag][@digest]``, with docker's defaults."""
+"""Parses image references of the form ``host[:port]/name[:tag][@digest]``, with docker's defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 
 HUB = "docker.io"
-"""The registry for names without a host."""
+"""The registry of image names without a host."""
 HUB_NAMES = frozenset({HUB, "index.docker.io", "registry-1.docker.io"})
 DEFAULT_TAG = "latest"
 
@@ -19,28 +19,28 @@ _MAX_TEXT = 255 + 1 + 255 + 1 + 128 + 1 + 7 + 128  # host, name, tag and a sha51
 _MAX_NAME = 255
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
-# A path component as in the distribution specification; cannot be ``..``.
+# A path component as in the OCI distribution specification. It never matches ``..``.
 _PATH_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-"""A tag as in the distribution specification."""
+"""Matches a tag as in the OCI distribution specification."""
 _DIGEST = re.compile(r"(sha256):[0-9a-f]{64}|(sha512):[0-9a-f]{128}")
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _IMAGE_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class ImageReference(Record):
-    """One image in one registry. ``str()`` returns the canonical form, with all defaults written out."""
+    """A reference to an image. ``str()`` returns it with all defaults written out."""
 
     host: str
-    """With the port if there is one. Docker Hub is always ``docker.io``."""
+    """The registry's host, with the port if the reference has one. Docker Hub is always ``docker.io``."""
     name: str
     tag: str | None
-    """None only if there is a digest."""
+    """The tag, which can be None only if there is a digest."""
     digest: Digest | None = None
 
     @property
     def tag_or_digest(self) -> str:
-        """The digest if there is one, otherwise the tag. Clients request this from the registry."""
+        """The digest if there is one, otherwise the tag."""
         return str(self.digest) if self.digest is not None else self.tag or DEFAULT_TAG
 
     @property
@@ -50,7 +50,7 @@ class ImageReference(Record):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is this machine by name or address."""
+        """Whether the host is ``localhost`` or a loopback address."""
         host = self.bare_host
         if host == "localhost":
             return True
@@ -60,7 +60,7 @@ class ImageReference(Record):
             return False
 
     def with_digest(self, digest: Digest) -> ImageReference:
-        """Return the same image at a digest."""
+        """Return a copy of the reference with this digest."""
         return replace(self, digest=parse_digest(str(digest)))
 
     def __str__(self) -> str:
@@ -72,14 +72,14 @@ def parse_reference(text: str) -> ImageReference:
     """Parse a reference. Raises ``IMAGE_INVALID`` if docker would not accept it or if it is ambiguous."""
     if not isinstance(text, str) or not text.isascii() or not 0 < len(text) <= _MAX_TEXT:
         _refuse(text, "it is empty, too long, or not ASCII")
-    rest, at, digest_text = text.partition("@")
+    name_and_tag, at, digest_text = text.partition("@")
     digest = parse_digest(digest_text) if at else None
-    host, path = _split_host(rest)
+    host, path = _split_host(name_and_tag)
     name, colon, tag = path.partition(":")
     if colon and not TAG.fullmatch(tag):
         _refuse(text, "the tag is malformed")
     if not all(_PATH_COMPONENT.fullmatch(part) for part in name.split("/")):
-        _refuse(text, "the name is not lower-case letters, digits and single separators")
+        _refuse(text, "the name must consist of lower-case letters and digits with separators between them")
     if host == HUB:
         if "/" not in name and _IMAGE_ID.fullmatch(name):
             _refuse(text, "it looks like a local image ID")
@@ -92,22 +92,22 @@ def parse_reference(text: str) -> ImageReference:
 
 
 def parse_digest(text: object) -> Digest:
-    """Parse a registry's digest: sha256 or sha512 in lower-case hex."""
+    """Parse a digest with the prefix ``sha256:`` or ``sha512:`` and lower-case hex."""
     if not isinstance(text, str) or not _DIGEST.fullmatch(text):
         raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a sha256 or sha512 digest")
     return Digest.parse(text)
 
 
 def _split_host(text: str) -> tuple[str, str]:
-    first, slash, rest = text.partition("/")
+    first, slash, name = text.partition("/")
     host = first.lower()
-    # Docker's rule for telling a host from the first component of a name.
-    if not slash or not (any(mark in host for mark in ".:") or host == "localhost"):
+    # As in docker, the first component is a host if it contains a dot or a colon, or is localhost.
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
         if slash and first != host:
-            _refuse(text, "docker treats its first component as a host because of a capital letter")
+            _refuse(text, "its first component contains a capital letter, so docker treats it as a host")
         return HUB, text
     _check_host(host, text)
-    return (HUB if host in HUB_NAMES else host), rest
+    return (HUB if host in HUB_NAMES else host), name
 
 
 def _check_host(text: str, reference: str) -> None:
@@ -121,7 +121,7 @@ def _check_host(text: str, reference: str) -> None:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         _refuse(reference, "the host is malformed")
     if _NUMERIC_LABEL.fullmatch(labels[-1]):
-        # Resolvers treat 127.1, 0x7f.1 and 017700000001 as IP addresses, but do not agree which.
+        # Resolvers treat 127.1, 0x7f.1 and 017700000001 as IP addresses, but disagree about which address.
         try:
             ipaddress.IPv4Address(host)
         except ValueError:

@@ -1,8 +1,8 @@
-"""A client for OCI registries: manifests, blobs, tags, referrers and pushes for one repository.
+"""A client for one repository of an OCI registry: manifests, blobs, tags, referrers and pushes.
 
-The first request has no credential. The registry's challenge then asks for the credential itself (Basic) or for a
-token from a realm (Bearer). The credential is sent to a realm only if the realm belongs to the registry
-(:func:`pinwarden.artifacts.oci_auth.may_receive_credential`).
+The client sends its first request without a credential. The registry's challenge then asks for the credential itself
+(Basic), or for a token from a token service, the realm (Bearer). Pinwarden sends the credential to a realm only if the
+realm belongs to the registry (:func:`pinwarden.artifacts.oci_auth.may_receive_credential`).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _UNSUPPORTED_STATUSES = frozenset({400, 405, 406, 501})
 _TAGS_PER_PAGE = 1000
 _TAG_PAGES = 50  # images with daily builds have several thousand tags
 NEXT_PAGE = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
-"""The next page in a ``Link`` header."""
+"""Matches the URL of the next page in a ``Link`` header."""
 ResultT = TypeVar("ResultT")
 
 
 class RegistryTokens:
-    """Challenges and tokens of one run, so that several images of a registry need few requests.
+    """An in-memory cache of challenges and tokens, which saves requests if a registry has several images.
 
-    Kept in memory only. Thread-safe: at worst a token is requested twice.
+    Safe to share between threads, although two threads may request the same token.
     """
 
     def __init__(self) -> None:
         self.challenges: dict[str, Challenge] = {}
-        """By registry URL."""
+        """Challenges by registry URL."""
         self.tokens: dict[tuple[str, str, str, str], str] = {}
-        """By realm, service, scope and credential."""
+        """Tokens by realm, service, scope and credential."""
 
 
 class FetchedDocument(Record):
@@ -65,13 +65,13 @@ class FetchedDocument(Record):
     content_type: str
     body: bytes = field(repr=False)
     digest: Digest
-    """Computed from the bytes, with the algorithm of ``expected`` if there is one."""
+    """The digest of ``body``, with the algorithm of ``expected`` or otherwise SHA-256."""
     expected: Digest | None
-    """The digest it was requested by, if any."""
+    """The digest that the document was requested by; None if it was requested by tag."""
     claim: Digest | None
-    """The ``Docker-Content-Digest`` header."""
+    """The digest in the ``Docker-Content-Digest`` header."""
     mismatches: tuple[str, ...]
-    """Those of ``expected`` and ``claim`` that do not match the bytes."""
+    """The digests among ``expected`` and ``claim`` that do not match ``body``."""
 
     @property
     def is_verified(self) -> bool:
@@ -80,10 +80,10 @@ class FetchedDocument(Record):
 
 
 class OciRegistry:
-    """One repository in a registry."""
+    """A client with read access to one repository of a registry."""
 
     actions = "pull"
-    """The actions that tokens are requested for."""
+    """The actions that requested tokens allow."""
 
     def __init__(
         self,
@@ -95,16 +95,15 @@ class OciRegistry:
         self.reference = reference
         self.url = endpoint.url
         self._fetcher = fetcher
-        self._credential = endpoint.authorization
-        # Sent only after the registry's challenge.
+        self._credential = endpoint.authorization  # sent only after the registry's challenge
         self._endpoint = replace(endpoint, authorization=None)
         self._tokens = RegistryTokens() if tokens is None else tokens
         self._contacted = self._credential is None
 
     def fetch_document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
-        """Fetch and hash an index or manifest by tag or digest; None if it does not exist.
+        """Fetch and hash an index or manifest by tag or digest. Returns None if it does not exist.
 
-        The request is never conditional: "not modified" would not show what the registry serves to clients.
+        The request is never conditional, because a response "not modified" would not show which bytes clients get.
         """
         response = self._get(f"manifests/{tag_or_digest}", ACCEPT_HEADER, IMAGE_LIMITS.document_bytes)
         return (
@@ -114,14 +113,14 @@ class OciRegistry:
         )
 
     def has_repository(self) -> bool:
-        """Whether the registry has any image with that name; True if the registry does not list tags."""
+        """Whether the registry has any image with this name. True if the registry does not list tags."""
         try:
             return self._get("tags/list?n=1", "application/json", IMAGE_LIMITS.document_bytes).found
         except PinwardenError:
             return True
 
     def list_tags(self) -> tuple[str, ...]:
-        """Return every tag of the image. ``FETCH_LIMIT`` if there are too many pages."""
+        """Return every tag of the image. Raises ``FETCH_LIMIT`` if there are too many."""
         tags: list[str] = []
         query = f"n={_TAGS_PER_PAGE}"
         for _ in range(_TAG_PAGES):
@@ -136,7 +135,7 @@ class OciRegistry:
         raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more than {_TAG_PAGES * _TAGS_PER_PAGE} tags")
 
     def fetch_referrers(self, digest: Digest, page: str = "") -> FetchResponse | None:
-        """One page of the referrers API for a digest; None if the registry does not have this API."""
+        """Fetch one page of the referrers API for a digest. Returns None if the registry does not have this API."""
         path = f"referrers/{digest}" + (f"?{page}" if page else "")
         try:
             response = self._get(path, OCI_INDEX, IMAGE_LIMITS.document_bytes)
@@ -147,9 +146,10 @@ class OciRegistry:
         return response if response.found else None
 
     def fetch_blob(self, descriptor: OciDescriptor, output: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
-        """Download and hash a config or layer; None if it does not exist.
+        """Download and hash a config or layer. Returns None if it does not exist.
 
-        Raises ``FETCH_LIMIT`` beyond the size in the descriptor. Without ``output`` the bytes are discarded.
+        Raises ``FETCH_LIMIT`` if the blob is larger than its descriptor says. Without ``output``, the bytes are
+        discarded.
         """
         url = self._build_url(f"blobs/{descriptor.digest}")
         if descriptor.size > max_bytes:
@@ -182,7 +182,7 @@ class OciRegistry:
         challenge = self._tokens.challenges.get(self.url)
         if challenge is None and not self._contacted:
             challenge = self._fetch_challenge(request)
-        self._contacted = True  # a registry that needs no login for this request may require one later
+        self._contacted = True
         try:
             return send(replace(request, authorization=self._build_authorization(challenge) if challenge else None))
         except PinwardenError as err:
@@ -191,7 +191,7 @@ class OciRegistry:
             new_challenge = self._fetch_challenge(request)
             if new_challenge is None:
                 raise
-            return send(replace(request, authorization=self._build_authorization(new_challenge, fresh=True)))
+            return send(replace(request, authorization=self._build_authorization(new_challenge, renew_token=True)))
 
     def _fetch_challenge(self, request: FetchRequest) -> Challenge | None:
         """Return the registry's challenge; None if the registry needs no login or uses an unknown scheme."""
@@ -199,13 +199,13 @@ class OciRegistry:
         if status != 401:
             return None
         by_scheme = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}
-        # Prefer Bearer: a token gives access to one repository for a limited time, the credential to everything.
+        # Prefer Bearer: a token is valid for a limited time and one repository, unlike the credential.
         challenge = by_scheme.get("bearer") or by_scheme.get("basic")
         if challenge is not None:
             self._tokens.challenges[self.url] = challenge
         return challenge
 
-    def _build_authorization(self, challenge: Challenge, *, fresh: bool = False) -> str | None:
+    def _build_authorization(self, challenge: Challenge, *, renew_token: bool = False) -> str | None:
         if challenge.scheme == "basic":
             credential = Credential.parse(self._credential)
             return self._credential if credential is not None and credential.user != IDENTITY_TOKEN_USER else None
@@ -213,7 +213,7 @@ class OciRegistry:
         # Ignore the scope that the registry proposes: access to this repository is enough.
         scope = f"repository:{self.reference.name}:{self.actions}"
         key = (realm, challenge.parameters.get("service", ""), scope, self._credential or "")
-        if fresh or key not in self._tokens.tokens:
+        if renew_token or key not in self._tokens.tokens:
             self._tokens.tokens[key] = self._fetch_token(realm, key[1], scope)
         return f"Bearer {self._tokens.tokens[key]}"
 
@@ -221,11 +221,11 @@ class OciRegistry:
         address = _parse_realm(realm)
         registry = self._endpoint.address
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
-            raise fetch_error("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
+            raise fetch_error("protocol", f"{registry} requires a token from {address}, which uses plain HTTP")
         is_same_owner = may_receive_credential(registry, address)
         endpoint = ServiceEndpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
-            # A realm on a domain other than the registry's must not be in a private network.
+            # Like a URL that a project chose, a realm on another domain must not be in a private network.
             configured_by=self._endpoint.configured_by if is_same_owner else "project",
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
@@ -240,10 +240,10 @@ class OciRegistry:
 
 
 class DiscardingFile(io.RawIOBase, BinaryIO):
-    """A writable file that discards its content, for bytes that are only hashed."""
+    """A writable file that discards everything written to it."""
 
     def writable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -251,15 +251,15 @@ class DiscardingFile(io.RawIOBase, BinaryIO):
         return memoryview(data).nbytes
 
     def tell(self) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
     def seek(self, _offset: int, _whence: int = 0, /) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
     def truncate(self, _size: int | None = None, /) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
 
@@ -283,7 +283,7 @@ def _hash_document(response: FetchResponse, expected: Digest | None) -> FetchedD
 
 
 def parse_next_query(page_url: str, target: str) -> str:
-    """Return the query of the next page. It must be at the same URL apart from the query."""
+    """Return the query of the next page's URL. Raises if its path differs from the current page's."""
     try:
         next_page_url = urlsplit(urljoin(page_url, target))
     except ValueError as err:
@@ -310,7 +310,9 @@ def _parse_realm(realm: str) -> HttpAddress:
     try:
         return HttpAddress.parse(realm)
     except PinwardenError as err:
-        raise fetch_error("protocol", "the registry requests a token from a realm that is not a web address") from err
+        raise fetch_error(
+            "protocol", "the realm in the registry's WWW-Authenticate header is not a web address"
+        ) from err
 
 
 def _build_token_request(
@@ -348,12 +350,12 @@ def _parse_token(response: FetchResponse, address: HttpAddress) -> str:
 
 EMPTY_CONFIG = b"{}"
 EMPTY_CONFIG_TYPE = "application/vnd.oci.empty.v1+json"
-"""The config of artifacts that are not images (OCI image specification 1.1)."""
+"""The media type of the empty config that artifacts other than images have (OCI image specification 1.1)."""
 _OCTET_STREAM = "application/octet-stream"
 
 
 class OciPushRegistry(OciRegistry):
-    """A repository with push access."""
+    """A client with read and push access to one repository."""
 
     actions = "pull,push"
 
@@ -361,7 +363,7 @@ class OciPushRegistry(OciRegistry):
         """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
         digest = Digest.of_bytes(data)
         response = self._upload("POST", self._build_url("blobs/uploads/"), b"", _OCTET_STREAM)
-        location = self._upload_location(response)
+        location = self._parse_upload_location(response)
         self._upload("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _OCTET_STREAM)
         return digest
 
@@ -372,7 +374,7 @@ class OciPushRegistry(OciRegistry):
         blobs: list[tuple[str, bytes]],
         annotations: Mapping[str, str] | None = None,
     ) -> Digest:
-        """Upload blobs (media type and bytes), and a tagged manifest that protects them from garbage collection."""
+        """Upload blobs, given as media type and bytes, and a tagged manifest that lists them. Returns its digest."""
         config = self.put_blob(EMPTY_CONFIG)
         manifest: dict[str, object] = {
             "schemaVersion": 2,
@@ -390,15 +392,15 @@ class OciPushRegistry(OciRegistry):
         self._upload("PUT", self._build_url(f"manifests/{tag}"), body, OCI_MANIFEST)
         return Digest.of_bytes(body)
 
-    def _upload_location(self, response: FetchResponse) -> str:
-        """Return the upload URL. It must be below the registry's URL, because the request includes the token."""
+    def _parse_upload_location(self, response: FetchResponse) -> str:
+        """Return the upload URL. Raises if it is not below the registry's URL, because uploads include the token."""
         location = urljoin(self._build_url("blobs/uploads/"), response.headers.get("location", ""))
         try:
             is_same_owner = self._endpoint.owns(HttpAddress.parse(location))
         except PinwardenError:
             is_same_owner = False
         if not is_same_owner:
-            raise fetch_error("protocol", f"{self._endpoint.address} directs an upload to a URL that is not its own")
+            raise fetch_error("protocol", f"{self._endpoint.address} sent an upload URL outside the registry")
         return location
 
     def _upload(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:

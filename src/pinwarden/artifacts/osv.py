@@ -1,4 +1,4 @@
-"""OSV records: parsing them, and finding the locked packages they affect."""
+"""Parses OSV records, and finds the locked packages that they affect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinwarden.core.typed_json import JsonObject
 from pinwarden.core.versions import are_comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
-"""The largest records list every version of an operating system package and have a few megabytes."""
+"""The largest records, which list every version of an operating system package, have a few megabytes."""
 
 _ECOSYSTEMS = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "crates": "cargo"}
 _EVENTS = ("introduced", "fixed", "last_affected", "limit")
@@ -44,29 +44,29 @@ class OsvAffected(Record):
     """One package that a record affects."""
 
     ecosystem: str
-    """As in :data:`pinwarden.artifacts.artifact.Ecosystem`, or empty if it is not supported."""
+    """A value of :data:`pinwarden.artifacts.artifact.Ecosystem`; empty if the ecosystem is not supported."""
     name: str
     ranges: tuple[OsvRange, ...] = ()
     versions: tuple[str, ...] = ()
     only_commits: bool = False
-    """The record lists affected commits but no versions."""
+    """Whether the record lists affected commits but no versions."""
 
 
 class OsvRecord(Record):
-    """One vulnerability or malicious package."""
+    """An OSV record about a vulnerability or a malicious package."""
 
     id: str
     aliases: tuple[str, ...] = ()
     summary: str = ""
     affected: tuple[OsvAffected, ...] = ()
     severity: str = ""
-    """The CVSS vector, or the database's own severity."""
+    """The database's own severity, such as ``HIGH``, or the CVSS vector."""
     modified: str = ""
     withdrawn: str | None = None
 
 
 def parse_osv(data: bytes) -> OsvRecord:
-    """Parse one record. Other fields are ignored."""
+    """Parse an OSV record. Raises ``OSV_INVALID`` if a field that Pinwarden uses is malformed."""
     value = strict_json.parse_json(data, LIMITS)
     identifier = value.get("id") if isinstance(value, dict) else None
     document = JsonObject(value, "", partial(_build_error, identifier if isinstance(identifier, str) else ""))
@@ -83,63 +83,63 @@ def parse_osv(data: bytes) -> OsvRecord:
 
 
 def map_ecosystem(osv_name: str) -> str:
-    """Return the ecosystem for an OSV ecosystem name, which may have a suffix; empty if it is not supported."""
+    """Return Pinwarden's name of an OSV ecosystem such as ``PyPI`` or ``npm:1``; empty if it is not supported."""
     return _ECOSYSTEMS.get(re.split(r"[.:]", osv_name.lower(), maxsplit=1)[0], "")
 
 
 def _parse_affected(affected: JsonObject) -> OsvAffected:
     package = affected.object("package") if affected.value.get("package") else None
-    ranges = [_parse_range(row) for row in affected.objects("ranges", max_items=_MAX_ITEMS, optional=True)]
-    versioned = tuple(item for item in ranges if item.kind != "GIT")
+    ranges = list(map(_parse_range, affected.objects("ranges", max_items=_MAX_ITEMS, optional=True)))
+    version_ranges = tuple(version_range for version_range in ranges if version_range.kind != "GIT")
     versions = affected.strings("versions", max_items=_MAX_ITEMS, optional=True)
     return OsvAffected(
         ecosystem="" if package is None else map_ecosystem(_get_text(package, "ecosystem")),
         name="" if package is None else _get_text(package, "name"),
-        ranges=versioned,
+        ranges=version_ranges,
         versions=versions,
-        only_commits=bool(ranges) and not versioned and not versions,
+        only_commits=bool(ranges) and not version_ranges and not versions,
     )
 
 
-def _parse_range(row: JsonObject) -> OsvRange:
-    kind = row.one_of("type", ("SEMVER", "ECOSYSTEM", "GIT"))
+def _parse_range(version_range: JsonObject) -> OsvRange:
+    kind = version_range.one_of("type", ("SEMVER", "ECOSYSTEM", "GIT"))
     events: list[OsvEvent] = []
-    for event in row.objects("events", max_items=_MAX_ITEMS, optional=True):
+    for event in version_range.objects("events", max_items=_MAX_ITEMS, optional=True):
         kinds = [name for name in _EVENTS if name in event]
         if len(kinds) != 1:
-            row.fail("events", f"has an event that is not exactly one of {', '.join(_EVENTS)}")
+            version_range.fail("events", f"has an event without exactly one of {', '.join(_EVENTS)}")
         events.append(OsvEvent(kind=kinds[0], version=event.string(kinds[0])))
     if not any(event.kind == "introduced" for event in events):
-        row.fail("events", "has no introduced version")
+        version_range.fail("events", "has no introduced version")
     return OsvRange(kind=kind, events=tuple(events))
 
 
 def _parse_severity(document: JsonObject) -> str:
-    own = document.value.get("database_specific")
-    word = own.get("severity") if isinstance(own, dict) else None
-    if isinstance(word, str) and word:
-        return word[:40]
-    for row in document.objects("severity", max_items=_MAX_ITEMS, optional=True):
-        score = row.value.get("score")
+    database_fields = document.value.get("database_specific")
+    severity = database_fields.get("severity") if isinstance(database_fields, dict) else None
+    if isinstance(severity, str) and severity:
+        return severity[:40]
+    for rating in document.objects("severity", max_items=_MAX_ITEMS, optional=True):
+        score = rating.value.get("score")
         if isinstance(score, str) and score:
             return score[:200]
     return ""
 
 
 def _get_text(record: JsonObject, name: str) -> str:
-    """Return a string; empty if the member is missing, null, or otherwise empty."""
+    """Return the member as a string, which is empty if the member is missing or null."""
     return record.string(name) if record.value.get(name) else ""
 
 
 def _build_error(identifier: str, path: str, problem: str) -> PinwardenError:
     known = identifier if _ID.fullmatch(identifier) else ""
     return PinwardenError(
-        "OSV_INVALID", f"the record {known or 'without an id'}{path and f': {path}'} {problem}", data={"id": known}
+        "OSV_INVALID", f"the OSV record {known or 'without an id'}{path and f': {path}'} {problem}", data={"id": known}
     )
 
 
 VersionComparison = Callable[[str, str], int | None]
-"""-1, 0 or 1; None if two versions cannot be compared."""
+"""Compares two versions and returns -1, 0 or 1, or None if they cannot be compared."""
 
 
 class VulnerablePackage(Record):
@@ -151,9 +151,9 @@ class VulnerablePackage(Record):
     summary: str
     severity: str
     fixed: tuple[str, ...]
-    """Versions that fix it, if known."""
+    """Versions that fix the vulnerability, if known."""
     certain: bool = True
-    """False if its version cannot be compared with the record's, so it may or may not be affected."""
+    """Whether the package is certainly affected. False if its version cannot be compared with those in the record."""
 
 
 def find_vulnerable_packages(
@@ -179,12 +179,12 @@ def find_vulnerable_packages(
 def _match_record(
     record: OsvRecord, packages_by_key: dict[tuple[str, str], list[PackageRef]]
 ) -> Iterable[VulnerablePackage]:
-    about: dict[PackageRef, list[OsvAffected]] = {}
+    affected_by_package: dict[PackageRef, list[OsvAffected]] = {}
     for affected in record.affected:
         for package in packages_by_key.get(_build_package_key(affected.ecosystem, affected.name), ()):
-            about.setdefault(package, []).append(affected)
-    for package, rows in about.items():
-        results = [_check_affected(package, row) for row in rows]
+            affected_by_package.setdefault(package, []).append(affected)
+    for package, statements in affected_by_package.items():
+        results = [_check_affected(package, affected) for affected in statements]
         if all(is_affected is False for is_affected, _ in results):
             continue
         yield VulnerablePackage(
@@ -203,12 +203,12 @@ def _match_record(
 
 
 def _check_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
-    """Whether a package is affected (None if unknown), and the versions that fix it."""
+    """Return whether a package is affected (None if unknown), and the versions that fix the vulnerability."""
     compare = _COMPARE_FUNCTIONS.get(package.ecosystem, _compare_semver)
     if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):
         return True, _list_fixes(affected.ranges)
-    results = [(_is_in_range(package.version, item, compare), item) for item in affected.ranges]
-    matching_ranges = [item for is_inside, item in results if is_inside is True]
+    results = [(_is_in_range(package.version, osv_range, compare), osv_range) for osv_range in affected.ranges]
+    matching_ranges = [osv_range for is_inside, osv_range in results if is_inside is True]
     if matching_ranges:
         return True, _list_fixes(matching_ranges)
     has_no_versions = not affected.ranges and not affected.versions
@@ -218,20 +218,20 @@ def _check_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | 
 
 
 def _list_fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
-    return tuple(event.version for item in ranges for event in item.events if event.kind == "fixed")
+    return tuple(event.version for osv_range in ranges for event in osv_range.events if event.kind == "fixed")
 
 
 def _is_in_range(version: str, affected: OsvRange, compare: VersionComparison) -> bool | None:
-    """OSV's evaluation algorithm: the last event at or below the version decides."""
+    """Whether a version is in a range; None if unknown. As OSV specifies, the last event up to the version decides."""
     limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
     compared = [(_compare_with(version, event, compare), event) for event in affected.events if event.kind != "limit"]
-    outside = [compare(version, limit) for limit in limits]
-    if any(order is None for order, _ in compared) or None in outside:
+    limit_orders = [compare(version, limit) for limit in limits]
+    if any(order is None for order, _ in compared) or None in limit_orders:
         return None
-    if limits and not any(order == -1 for order in outside):
+    if limits and not any(order == -1 for order in limit_orders):
         return False
     reached = [event for order, event in compared if order is not None and _is_reached(order, event)]
-    # If one version ends a range and begins another, the beginning comes last.
+    # If a version both ends one range and begins another, the second range counts.
     reached.sort(key=lambda event: event.kind == "introduced")
     reached.sort(key=cmp_to_key(lambda left, right: _compare_event_versions(left.version, right.version, compare)))
     return bool(reached) and reached[-1].kind == "introduced"
@@ -242,12 +242,12 @@ def _compare_with(version: str, event: OsvEvent, compare: VersionComparison) -> 
 
 
 def _is_reached(order: int, event: OsvEvent) -> bool:
-    """A version is affected at ``last_affected`` and no longer at ``fixed``."""
+    """Whether an event applies to a version. ``order`` is 1, 0 or -1: the version is after, at or before the event."""
     return order > 0 if event.kind == "last_affected" else order >= 0
 
 
 def _compare_event_versions(left: str, right: str, compare: VersionComparison) -> int:
-    """Order two versions that are both comparable with a third one."""
+    """Compare the versions of two events. The caller has compared both with the same version before."""
     if "0" in (left, right):
         return (left != "0") - (right != "0")
     return compare(left, right) or 0
@@ -256,7 +256,7 @@ def _compare_event_versions(left: str, right: str, compare: VersionComparison) -
 # Versions and names
 
 
-_MAX_VERSION = 256  # no registry has longer versions, and converting digits takes quadratic time
+_MAX_VERSION = 256  # longer versions are not valid in any registry, and would be slow to compare
 
 
 def _compare_semver(left: str, right: str) -> int | None:

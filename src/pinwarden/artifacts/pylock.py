@@ -1,6 +1,6 @@
-"""``pylock.toml`` (PEP 751) as uv writes it: packages and the files that may be installed, by hash.
+"""Parses ``pylock.toml`` (PEP 751) as uv writes it: packages and their files with hashes.
 
-The parser accepts only files with a SHA-256, and refuses packages from a repository, a folder or an unhashed archive.
+The parser refuses files without a SHA-256, and packages from a repository, a folder or an archive outside an index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 MAX_BYTES = 64 * 1024 * 1024
-"""A closure of 1,000 packages with all their wheels has about 10 MB."""
+"""Enough for any real closure: with 1,000 packages and all their wheels, a ``pylock.toml`` has about 10 MB."""
 
 _MAX_PACKAGES = 5000
 _MAX_FILES = 2000
@@ -43,7 +43,7 @@ class PylockFile(Record):
 
 
 class PylockPackage(Record):
-    """One version of a package, for the environments that match its marker."""
+    """One version of a package, for environments that match the marker."""
 
     name: str
     version: str
@@ -60,7 +60,7 @@ class Pylock(Record):
 
 
 def parse_pylock(data: bytes) -> Pylock:
-    """Parse a lock. Raises ``CLOSURE_INVALID`` for packages without verifiable bytes and for ambiguous entries."""
+    """Parse a ``pylock.toml``. Raises ``CLOSURE_INVALID`` if a package is ambiguous or has a file without a hash."""
     if len(data) > MAX_BYTES:
         _refuse(f"is larger than {MAX_BYTES} bytes")
     try:
@@ -69,10 +69,10 @@ def parse_pylock(data: bytes) -> Pylock:
         raise PinwardenError("CLOSURE_INVALID", "the pylock.toml is not valid TOML") from err
     if not re.fullmatch(r"1\.[0-9]+", str(document.get("lock-version", ""))):
         _refuse(f"has the unsupported lock-version {str(document.get('lock-version'))[:20]!a}")
-    rows = document.get("packages")
-    if not isinstance(rows, list) or not rows or len(rows) > _MAX_PACKAGES:
-        _refuse("has no packages, or too many")
-    packages = tuple(_parse_package(row) for row in rows)
+    tables = document.get("packages")
+    if not isinstance(tables, list) or not tables or len(tables) > _MAX_PACKAGES:
+        _refuse(f"has no packages, or more than {_MAX_PACKAGES}")
+    packages = tuple(_parse_package(table) for table in tables)
     _check_duplicates(packages)
     requires = document.get("requires-python", "")
     if not isinstance(requires, str):
@@ -80,30 +80,30 @@ def parse_pylock(data: bytes) -> Pylock:
     return Pylock(packages=packages, requires_python=requires)
 
 
-def _parse_package(row: Any) -> PylockPackage:
-    if not isinstance(row, dict):
+def _parse_package(table: Any) -> PylockPackage:
+    if not isinstance(table, dict):
         _refuse("has a package that is not a table")
-    name = row.get("name")
+    name = table.get("name")
     if not isinstance(name, str) or not _is_normalized(name):
         _refuse(f"has an invalid package name {str(name)[:120]!a}")
-    for kind in ("vcs", "directory", "archive"):
-        if kind in row:
-            _refuse(f"gets {name} from a {kind}, for which no index states a hash")
-    version = row.get("version")
+    for source in ("vcs", "directory", "archive"):
+        if source in table:
+            _refuse(f"has {name} with the source {source}, which Pinwarden does not support")
+    version = table.get("version")
     if not isinstance(version, str) or not _is_exact_version(version):
         _refuse(f"has no valid version for {name}")
-    marker = row.get("marker", "")
+    marker = table.get("marker", "")
     if not isinstance(marker, str) or len(marker) > _MAX_MARKER:
         _refuse(f"has an invalid marker for {name}")
-    wheels = row.get("wheels", [])
+    wheels = table.get("wheels", [])
     if not isinstance(wheels, list) or len(wheels) > _MAX_FILES:
-        _refuse(f"has no list of wheels for {name}")
+        _refuse(f"has wheels for {name} that are not a list, or more than {_MAX_FILES}")
     package = PylockPackage(
         name=name,
         version=version,
         marker=marker,
         wheels=tuple(_parse_file(wheel, name, version) for wheel in wheels),
-        sdist=_parse_file(row["sdist"], name, version) if "sdist" in row else None,
+        sdist=_parse_file(table["sdist"], name, version) if "sdist" in table else None,
     )
     _check_files(package)
     return package
@@ -117,7 +117,7 @@ def _check_files(package: PylockPackage) -> None:
     if any(classify_file(wheel) != "wheel" for wheel in names):
         _refuse(f"lists a wheel of {name} that is not a .whl file")
     if package.sdist is not None and classify_file(package.sdist.name) != "sdist":
-        _refuse(f"lists a source archive of {name} with an unknown ending")
+        _refuse(f"lists a source archive of {name} with an unknown file type")
     if not package.wheels and package.sdist is None:
         _refuse(f"has no file for {name}")
 
@@ -130,7 +130,7 @@ def _parse_file(value: Any, package: str, version: str) -> PylockFile:
         _refuse(f"has a file of {package} without a URL")
     name = _parse_file_name(value.get("name"), url, package)
     if not is_release_file(name, package, version):
-        _refuse(f"lists {name} for {package} {version}, which does not match its name")
+        _refuse(f"lists the file {name} for {package} {version}, but the file is for another package or version")
     size = value.get("size")
     if size is not None and (type(size) is not int or not 0 < size <= _MAX_SIZE):
         _refuse(f"has an invalid size for {name}")
@@ -149,11 +149,11 @@ def _parse_file_name(stated_name: Any, url: str, package: str) -> str:
     except ValueError as err:
         raise PinwardenError("CLOSURE_INVALID", f"the pylock.toml has a malformed URL for {package}") from err
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        _refuse(f"has a file of {package} whose URL is not a plain web address")
+        _refuse(f"has a file of {package} with an invalid URL")
     name_in_url = unquote(parts.path.rpartition("/")[2])
     name = name_in_url if stated_name is None else stated_name
     if not isinstance(name, str) or name != name_in_url or not is_safe_file_name(name):
-        _refuse(f"has a file of {package} whose name is not the one in its URL")
+        _refuse(f"has a file of {package} whose name differs from the name in its URL")
     return name
 
 
@@ -173,12 +173,12 @@ def _parse_upload_time(value: Mapping[str, Any], name: str) -> str | None:
         return None
     if not isinstance(time, datetime):
         _refuse(f"has an invalid upload-time for {name}")
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)  # PEP 751: UTC if there is no zone
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)  # PEP 751: a time without a zone is in UTC
     return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _check_duplicates(packages: tuple[PylockPackage, ...]) -> None:
-    """A name may occur several times for different environments, but each version once and always with a marker."""
+    """Raise if two versions of a package have no markers, or if a version is listed twice."""
     seen: dict[str, list[PylockPackage]] = {}
     for package in packages:
         for other in seen.setdefault(package.name, []):

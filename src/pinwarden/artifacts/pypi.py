@@ -64,13 +64,13 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
     index: ServiceEndpoint,
     *,
     now: str,
-    into: Path | None = None,
+    save_folder: Path | None = None,
     select: Callable[[str], bool] | None = None,
 ) -> FetchedArtifact:
     """Fetch and hash the files of one release.
 
-    ``select`` decides by name which files to download; the others are listed in ``listed``. With ``into`` the files are
-    stored in that folder, named by their SHA-256 in hex.
+    ``select`` decides by name which files to download. The names of all other files are in ``listed``. If
+    ``save_folder`` is given, each file is saved there under its SHA-256 in hex.
     """
     # 1. Normalise name and version.
     name, version = normalize_name(package.name), str(parse_exact_version(package.version))
@@ -90,7 +90,9 @@ def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, an
     # 4. Download the files and their attestations.
     selected = [file for file in release if select is None or select(file.name)]
     with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
-        downloads = list(pool.map(lambda file: _download_file(fetcher, index, file, into, (name, version)), selected))
+        downloads = list(
+            pool.map(lambda file: _download_file(fetcher, index, file, save_folder, (name, version)), selected)
+        )
         attestation_results = list(
             pool.map(lambda file: _fetch_attestations(fetcher, index, file, page, (name, version)), selected)
         )
@@ -213,12 +215,16 @@ class _DownloadedFile(Record):
 
 
 def _download_file(
-    fetcher: Fetcher, index: ServiceEndpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
+    fetcher: Fetcher,
+    index: ServiceEndpoint,
+    file: ReleaseFile,
+    save_folder: Path | None,
+    name_and_version: tuple[str, str],
 ) -> _DownloadedFile:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
     request = FetchRequest(endpoint=get_index_parent(index), url=file.url)
     host = HttpAddress.parse(file.url).host_header
-    with open_download(fetcher, request, algorithms=algorithms, into=into) as download:
+    with open_download(fetcher, request, algorithms=algorithms, save_folder=save_folder) as download:
         metadata: WheelMetadata | None = None
         problems: tuple[ArtifactProblem, ...] = ()
         if classify_file(file.name) == "wheel":

@@ -1,4 +1,4 @@
-"""Dependency resolution with the user's own uv and npm, without building or installing anything.
+"""Resolves dependencies with the user's own uv or npm, without building or installing anything.
 
 ``resolve_python`` runs uv and returns a ``pylock.toml``; ``resolve_npm`` runs npm and returns a ``package-lock.json``.
 """
@@ -37,7 +37,10 @@ RESOLVE_SECONDS = 300.0
 def run_resolver(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], *, seconds: float, secrets: Sequence[str] = ()
 ) -> bytes:
-    """Run a resolver and return its standard output. ``RESOLVER_FAILED`` includes the end of its error output."""
+    """Run a resolver and return its standard output.
+
+    Raises ``RESOLVER_FAILED``, with the end of the resolver's error output, if it fails.
+    """
     task = BoundedTask(
         name=Path(command[0]).name, error_code="RESOLVER_FAILED", timeout_seconds=seconds, secrets=tuple(secrets)
     )
@@ -47,9 +50,9 @@ def run_resolver(
 def check_registry_address(
     index: ServiceEndpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False
 ) -> None:
-    """Raise if Pinwarden's own HTTP client would not contact this registry. A resolver would contact any address."""
+    """Raise if Pinwarden's HTTP client would not contact this registry. uv and npm do not check addresses."""
     if find_proxy(index.address, variables) is not None:
-        return  # the proxy resolves the host
+        return  # the proxy resolves the host name
     rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
     try:
         resolve_destinations(index.address, rules)
@@ -62,7 +65,7 @@ _INDEX_NAME = "PINWARDEN"  # uv reads the index's credential from environment va
 
 
 def find_uv(variables: Mapping[str, str]) -> Path:
-    """Find uv in PATH or in the installed Python package uv. ``RESOLVER_MISSING`` if there is none."""
+    """Find uv in PATH or in the Python package ``uv``. Raises ``RESOLVER_MISSING`` if it is in neither."""
     uv = find_program("uv", variables.get("PATH", ""))
     if uv is not None and uv.is_absolute():  # ignore a uv in the current folder
         return uv
@@ -72,11 +75,11 @@ def find_uv(variables: Mapping[str, str]) -> Path:
         return Path(find_uv_bin())
     except (ImportError, OSError) as err:
         raise PinwardenError(
-            "RESOLVER_MISSING", "uv is required to resolve the dependencies of this package, and is not installed"
+            "RESOLVER_MISSING", "uv, which resolves the dependencies of Python packages, is not installed"
         ) from err
 
 
-def resolve_python(  # noqa: PLR0913  everything the result depends on
+def resolve_python(  # noqa: PLR0913
     name: str,
     version: str,
     index: ServiceEndpoint,
@@ -88,7 +91,10 @@ def resolve_python(  # noqa: PLR0913  everything the result depends on
     timeout: float = RESOLVE_SECONDS,
     allow_plain_http: bool = False,
 ) -> bytes:
-    """Resolve one exact package with uv, for all platforms and from one index. Returns the ``pylock.toml``."""
+    """Resolve one version of a package with uv, for all platforms and from one index.
+
+    Returns the ``pylock.toml``.
+    """
     requirement = _build_requirement(name, version, extras)
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
@@ -108,7 +114,7 @@ def resolve_python(  # noqa: PLR0913  everything the result depends on
 
 
 def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:
-    """uv's name and version, as recorded in the lock."""
+    """Return uv's name and version, such as ``uv 0.8.3``, for the lock."""
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         environment = build_child_environment({"UV_NO_CONFIG": "1", "HOME": temporary}, variables)
         output = run_resolver([str(uv), "--version"], Path(temporary), environment, seconds=30)
@@ -116,7 +122,10 @@ def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:
 
 
 def _build_requirement(name: str, version: str, extras: Sequence[str]) -> str:
-    """A requirement built from validated parts, so it cannot contain an option, a URL or a second requirement."""
+    """Build a requirement such as ``notes[extra]==1.2``.
+
+    All parts are validated, so the requirement cannot contain an option, a URL or a second requirement.
+    """
     extra_names = ",".join(normalize_name(extra) for extra in extras)
     return f"{normalize_name(name)}{f'[{extra_names}]' if extra_names else ''}=={parse_exact_version(version)}"
 
@@ -124,7 +133,10 @@ def _build_requirement(name: str, version: str, extras: Sequence[str]) -> str:
 def _build_uv_environment(
     index: ServiceEndpoint, variables: Mapping[str, str], folder: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Return an environment in which uv uses one index and no settings, netrc or cache; and the secrets it contains."""
+    """Return an environment in which uv uses only this index, and the secrets that the environment contains.
+
+    uv does not use the user's settings, netrc or cache.
+    """
     settings = {
         "HOME": str(folder),
         "UV_CACHE_DIR": str(folder / "cache"),
@@ -132,7 +144,7 @@ def _build_uv_environment(
         "UV_KEYRING_PROVIDER": "disabled",
         "UV_NO_CONFIG": "1",
         "UV_PYTHON_DOWNLOADS": "never",
-        # The system's CA certificates, as for Pinwarden's own client; the second name is for older versions.
+        # Trust the system's CA certificates, as Pinwarden's HTTP client does. Older versions of uv read UV_NATIVE_TLS.
         "UV_SYSTEM_CERTS": "1",
         "UV_NATIVE_TLS": "1",
         "NETRC": str(folder / "no-netrc"),
@@ -155,13 +167,13 @@ def _decode_basic_credential(authorization: str) -> tuple[str, str]:
     except ValueError:
         colon = ""
     if scheme.lower() != "basic" or not colon:
-        raise PinwardenError("RESOLVER_FAILED", "uv supports only a user name and password for an index")
+        raise PinwardenError("RESOLVER_FAILED", "the index has a token, but uv supports only a user name and password")
     return user, password
 
 
-# npm's settings files and credentials. npm reads and sends these credentials itself.
+# Variables with which npm finds its settings files and credentials.
 _NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
-_INVALID_HOST = "refused.invalid"  # RFC 2606: there is no such host
+_INVALID_HOST = "refused.invalid"  # RFC 2606: no host has a name that ends in .invalid
 _INVALID_REGISTRY = f"https://{_INVALID_HOST}/"
 _NPM_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
 
@@ -172,56 +184,57 @@ class NpmRequirement(Record):
     name: str
     version: str
     required_scopes: frozenset[str]
-    """Scopes whose registries must be usable; other scopes matter only if a dependency has them."""
+    """The scopes whose registries must be usable. Other registries matter only if a dependency has their scope."""
 
 
 def resolve_npm(
-    wanted: NpmRequirement,
+    requirement: NpmRequirement,
     registries: Mapping[str, ServiceEndpoint],
     variables: Mapping[str, str],
     *,
     allow_plain_http: bool = False,
 ) -> tuple[bytes, str]:
-    """Resolve one exact package with npm. Returns the ``package-lock.json``, and npm's name and version.
+    """Resolve one version of a package with npm. Returns the ``package-lock.json``, and npm's name and version.
 
-    ``registries`` maps scopes to registries; the key ``""`` is for packages without a scope.
+    ``registries`` maps each scope to its registry. The key ``""`` is for packages without a scope.
     """
-    addresses: dict[str, str] = {}
-    rejected: dict[str, PinwardenError] = {}
+    urls: dict[str, str] = {}
+    address_errors: list[PinwardenError] = []
     for scope, endpoint in registries.items():
         try:
             check_registry_address(endpoint, variables, allow_plain_http=allow_plain_http)
-            addresses[scope] = endpoint.url
+            urls[scope] = endpoint.url
         except PinwardenError as err:
-            if scope in wanted.required_scopes:
+            if scope in requirement.required_scopes:
                 raise
-            # A dependency with this scope must fail instead of coming from the default registry.
-            addresses[scope], rejected[scope] = _INVALID_REGISTRY, err
+            # A dependency with this scope must fail to resolve. npm must not get it from the default registry.
+            urls[scope] = _INVALID_REGISTRY
+            address_errors.append(err)
     npm = find_program("npm", variables.get("PATH", ""))
     if npm is None:
         raise PinwardenError(
-            "RESOLVER_MISSING", "npm is required to resolve the dependencies of this package, and is not installed"
+            "RESOLVER_MISSING", "npm, which resolves the dependencies of npm packages, is not installed"
         )
     inherited = {variable for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for variable in (word, word.lower())}
     environment = build_child_environment({}, variables, inherited)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
-        needs = {wanted.name: wanted.version}
-        manifest = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
+        dependencies = {requirement.name: requirement.version}
+        manifest = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": dependencies}
         (folder / "package.json").write_text(json.dumps(manifest))
         options = (
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
-            *("--include=optional", "--omit=dev", "--loglevel=error", *_build_registry_options(addresses)),
-            # A user who can write to the parent folder could make this folder a workspace with npm settings.
+            *("--include=optional", "--omit=dev", "--loglevel=error", *_build_registry_options(urls)),
+            # A user who can write to the parent folder could make this folder a workspace with other npm settings.
             "--no-workspaces",
-            *(("--fetch-retries=0",) if rejected else ()),  # an invalid host needs no retries
+            *(("--fetch-retries=0",) if address_errors else ()),  # retries cannot help for an invalid host
         )
         try:
             run_resolver([str(npm), "install", *options], folder, environment, seconds=RESOLVE_SECONDS)
         except PinwardenError as err:
-            for rejection in rejected.values() if _INVALID_HOST in str(err.data.get("stderr")) else ():
-                raise rejection from err
+            if address_errors and _INVALID_HOST in str(err.data.get("stderr")):
+                raise address_errors[0] from err
             raise
         version = _read_npm_version(npm)
         if version is None:
@@ -238,5 +251,5 @@ def _read_npm_version(npm: Path) -> str | None:
         return None
 
 
-def _build_registry_options(addresses: Mapping[str, str]) -> list[str]:
-    return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in addresses.items()]
+def _build_registry_options(urls: Mapping[str, str]) -> list[str]:
+    return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in urls.items()]

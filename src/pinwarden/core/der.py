@@ -1,7 +1,7 @@
-"""A strict DER parser: every value has exactly one encoding, and all others are refused (X.690 sections 8, 10, 11).
+"""A strict DER parser. It refuses every encoding that DER forbids (X.690, sections 8, 10 and 11).
 
-It supports tags below 31 and definite lengths, which is enough for signatures. It does not recurse: the caller reads
-each level with `DerValue.children`.
+The parser supports tags below 31 and lengths up to 4 GiB, which is enough for signatures. It does not recurse: the
+caller reads each level of nesting with ``DerValue.children``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ INTEGER, OCTET_STRING, NULL, OID = 0x02, 0x04, 0x05, 0x06
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
 SEQUENCE, SET = 0x30, 0x31
 _CONSTRUCTED = 0x20
-_CONSTRUCTED_TYPES = frozenset({0x10, 0x11})  # sequences and sets are always constructed, all other types never
+_CONSTRUCTED_TYPES = frozenset({0x10, 0x11})  # DER encodes only sequences and sets in constructed form
 
 
 class DerValue(Record):
-    """One value: its tag, its content, and its complete encoding (tag, length, content)."""
+    """One DER value. ``encoded`` is the complete encoding: tag, length and content."""
 
     tag: int
     content: bytes = field(repr=False)
@@ -38,12 +38,12 @@ class DerValue(Record):
 
     @property
     def oid(self) -> str:
-        """An object identifier in dotted form."""
+        """The value of an OBJECT IDENTIFIER, in dotted form. Raises if the value has another type."""
         return _decode_oid(self.expect(OID).content)
 
     @property
     def integer(self) -> int:
-        """The value of an INTEGER."""
+        """The value of an INTEGER. Raises if the value has another type."""
         data = self.expect(INTEGER).content
         if not data or (len(data) > 1 and data[0] in (0, 0xFF) and (data[0] ^ data[1]) < 0x80):
             _refuse("has an integer with redundant leading bytes")
@@ -51,45 +51,45 @@ class DerValue(Record):
 
 
 class DerReader:
-    """Reads a sequence of DER values."""
+    """Reads consecutive DER values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._offset = 0
 
     @property
-    def tag(self) -> int | None:
+    def next_tag(self) -> int | None:
         """The tag of the next value; None at the end."""
         return self._data[self._offset] if self._offset < len(self._data) else None
 
-    def next(self, tag: int | None = None) -> DerValue:
-        """Return the next value. Raises unless it has the given tag."""
+    def read_value(self, expected_tag: int | None = None) -> DerValue:
+        """Read the next value. Raises if it does not have the expected tag."""
         start = self._offset
-        kind = self._read_byte()
-        if kind & 0x1F == 0x1F:
+        tag = self._read_byte()
+        if tag & 0x1F == 0x1F:
             _refuse("has a tag of more than one byte")
-        if kind < 0x40 and (kind & 0x1F in _CONSTRUCTED_TYPES) != bool(kind & _CONSTRUCTED):
-            _refuse("has a primitive value in constructed form, or the reverse")
+        if tag < 0x40 and (tag & 0x1F in _CONSTRUCTED_TYPES) != bool(tag & _CONSTRUCTED):
+            _refuse("has a value whose form (primitive or constructed) does not match its type")
         size = self._read_length()
         if size > len(self._data) - self._offset:
             _refuse("ends inside a value")
         content = self._data[self._offset : self._offset + size]
         self._offset += size
-        value = DerValue(tag=kind, content=content, encoded=self._data[start : self._offset])
-        return value if tag is None else value.expect(tag)
+        value = DerValue(tag=tag, content=content, encoded=self._data[start : self._offset])
+        return value if expected_tag is None else value.expect(expected_tag)
 
-    def optional(self, tag: int) -> DerValue | None:
-        """Return the next value, or None if it has another tag."""
-        return self.next() if self.tag == tag else None
+    def read_optional(self, tag: int) -> DerValue | None:
+        """Read the next value if it has this tag. Otherwise returns None and reads nothing."""
+        return self.read_value() if self.next_tag == tag else None
 
-    def end(self) -> None:
-        """Raise if data is left."""
+    def check_end(self) -> None:
+        """Raise if bytes follow the last value that was read."""
         if self._offset != len(self._data):
             _refuse("has trailing data")
 
     def __iter__(self) -> Iterator[DerValue]:
         while self._offset < len(self._data):
-            yield self.next()
+            yield self.read_value()
 
     def _read_byte(self) -> int:
         if self._offset >= len(self._data):
@@ -102,20 +102,20 @@ class DerReader:
         if first < 0x80:
             return first
         if first == 0x80 or first > 0x84:
-            _refuse("has an indefinite length, or one above 4 GiB")
+            _refuse("has an indefinite length, or a length above 4 GiB")
         size = 0
         for _ in range(first - 0x80):
             size = size << 8 | self._read_byte()
         if size < 0x80 or size >> 8 * (first - 0x81) == 0:
-            _refuse("has a length that is not in its shortest form")
+            _refuse("has a length that is not encoded in its shortest form")
         return size
 
 
 def parse_der(data: bytes, tag: int) -> DerValue:
-    """Parse bytes that are exactly one value with this tag."""
+    """Parse one value with this tag. Raises if bytes follow it."""
     reader = DerReader(data)
-    value = reader.next(tag)
-    reader.end()
+    value = reader.read_value(tag)
+    reader.check_end()
     return value
 
 
@@ -137,5 +137,5 @@ def _decode_oid(data: bytes) -> str:
     return ".".join(str(arc) for arc in (first, arcs[0] - 40 * first, *arcs[1:]))
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("SIGNATURE_INVALID", f"the DER {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("SIGNATURE_INVALID", f"the DER encoding {problem}")

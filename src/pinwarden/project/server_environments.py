@@ -169,7 +169,7 @@ def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
     archive = context.store.find(digest)
     if archive is not None:
         return archive
-    with stage_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as staged:
+    with stage_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, save_folder=None) as staged:
         if staged is None:
             raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
         if staged.file.sha256 != digest:
