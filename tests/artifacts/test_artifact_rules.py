@@ -22,7 +22,7 @@ from pinwarden.artifacts.artifact_drift import (
     compare_pins,
     compare_releases,
 )
-from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
+from pinwarden.artifacts.evidence import build_unavailable_evidence, collect_evidence
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
@@ -180,7 +180,7 @@ class TestJudging:
         assert (row["status"], row["verifiedByToolPin"], row["trustedAnchor"]) == expected
 
     def test_bytes_that_could_not_be_fetched_are_unavailable_and_never_ok(self) -> None:
-        outcome = unavailable_evidence(PACKAGE, REGISTRY, "the registry does not answer")
+        outcome = build_unavailable_evidence(PACKAGE, REGISTRY, "the registry does not answer")
         assert outcome.issues == ()
         assert outcome.evidence == (
             {

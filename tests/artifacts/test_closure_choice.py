@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.tags import Tag
 
-from pinwarden.artifacts.python_package import choose_best_wheel, choose_wheels, marker_applies
+from pinwarden.artifacts.python_package import choose_best_wheel, choose_wheels, is_marker_satisfied
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.closure import ClosureFile, ClosurePackage
@@ -82,5 +82,5 @@ def test_a_package_without_a_usable_wheel_is_an_error() -> None:
 @pytest.mark.parametrize("marker", ["nonsense", "python_version ~~ '3'", "os_name ==", "unknown == '1'"])
 def test_a_marker_that_cannot_be_read_is_an_error_and_not_a_no(marker: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        marker_applies(marker, LINUX)
+        is_marker_satisfied(marker, LINUX)
     assert caught.value.code == "CLOSURE_INVALID"

@@ -338,7 +338,7 @@ class TestFalseSignatures:
         root = authority()
         signature = sign_with_openssl(tmp_path, CONTENT, issue(Wish(), root), "-nocerts")
         reason = self.refused(tmp_path, signature, root)
-        assert reason == "the signature has 0 certificates for its signer, expected one"
+        assert reason == "the signature must have one certificate for its signer, but has 0"
 
     def test_attack_sha1_stricter_than_openssl(self, tmp_path: Path) -> None:
         root = authority()
@@ -371,7 +371,7 @@ class TestFalseSignatures:
         signer = next(iter(body[-1].children())).encoded
         parts = [each.encoded for each in body[:-1]]
         doubled = tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *parts, tlv(0x31, signer, signer))))
-        assert judge(tmp_path, doubled, root).reason == "the signature has 2 signers, expected one"
+        assert judge(tmp_path, doubled, root).reason == "the signature must have one signer, but has 2"
 
     def test_attack_a_content_type_that_is_not_the_signed_one_stricter_than_openssl(
         self, tmp_path: Path, made: tuple[bytes, Identity]
@@ -399,7 +399,7 @@ class TestFalseSignatures:
         body = [each.encoded for each in next(iter(outer[1].children())).children()]
         body[1] = tlv(0x31)
         silent = tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *body)))
-        reason = "the signature does not list the hash algorithm its signer used"
+        reason = "the signature does not list the hash algorithm that its signer used"
         assert judge(tmp_path, silent, root).reason == reason
 
     def test_attack_a_certificate_of_a_version_that_does_not_exist_is_refused_and_not_a_crash(

@@ -20,7 +20,7 @@ from packaging.tags import sys_tags
 
 from pinwarden.artifacts.endpoints.pypi import find_indexes
 from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
-from pinwarden.artifacts.python_package import choose_best_wheel, marker_applies
+from pinwarden.artifacts.python_package import choose_best_wheel, is_marker_satisfied
 from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -193,7 +193,7 @@ def test_a_real_server_resolves_to_wheels_for_this_machine(tmp_path: Path) -> No
     version = importlib.metadata.version("mcp-server-time")
     lock = parse_pylock(resolve_python("mcp-server-time", version, index, uv=uv(), variables=variables()))
     environment = {name: str(value) for name, value in default_environment().items()}
-    names = {each.name: each.version for each in lock.packages if marker_applies(each.marker, environment)}
+    names = {each.name: each.version for each in lock.packages if is_marker_satisfied(each.marker, environment)}
     assert names["mcp-server-time"] == version
     assert {"mcp", "pydantic"} <= set(names)
     for package in lock.packages:

@@ -1,4 +1,4 @@
-"""A fetched artifact: the digests that Pinwarden computed, next to the digests and metadata that the registry states.
+"""Records for a fetched artifact: the digests Pinwarden computed, and the digests and metadata the registry states.
 
 ``fetch_artifact`` in ``npm.py``, ``pypi.py``, ``oci.py`` and the other modules fills these records.
 :mod:`pinwarden.artifacts.evidence` checks whether the digests match each other and the server's metadata.
@@ -41,7 +41,7 @@ class ArtifactFile(Record):
     name: str
     size: int
     digests: tuple[Digest, ...]
-    """Computed from the bytes: sha256, and every other algorithm that the registry states a digest with."""
+    """The computed digests: SHA-256, and one for every other algorithm of a digest that the registry states."""
     claims: tuple[Digest, ...] = ()
     """The digests that the registry states."""
     uploaded_at: str | None = None
@@ -86,7 +86,7 @@ class FileSignature(Record):
     """A publisher's signature inside a file."""
 
     state: Literal["valid", "valid-untrusted", "invalid", "unsigned"]
-    """``valid-untrusted``: the signature is correct, but no trusted authority issued the signer's certificate."""
+    """``valid-untrusted`` means that no trusted authority issued the certificate of a correct signature."""
     reason: str = ""
     """The reason if the state is not ``valid``, for display."""
     subject: str = ""
@@ -106,7 +106,7 @@ class ArtifactAttestation(Record):
     bundle: bytes = field(repr=False)
     """The Sigstore bundle as the registry sent it."""
     file: str = ""
-    """Name of the attested file, in releases with several files."""
+    """The name of the attested file, if the release has several files."""
     source: bytes = field(default=b"", repr=False)
     """The PEP 740 document of the registry, if Pinwarden converted it to the Sigstore bundle."""
 
@@ -157,7 +157,7 @@ class FetchedArtifact(Record):
 
 
 class ArtifactProblem(Record):
-    """A reason to refuse an artifact even without a lock: an unsafe archive, an invalid signature, a wrong name."""
+    """A reason to refuse an artifact, such as an unsafe archive, an invalid signature or a wrong name."""
 
     code: str
     message: str

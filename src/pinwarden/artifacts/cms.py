@@ -1,7 +1,7 @@
 """Verifies detached CMS signatures, and finds a certificate path from the signer to a trusted certificate.
 
-:mod:`pinwarden.artifacts.cms_signed_data` parses the structure strictly and without a library: the usual CMS package
-has had no release since 2022 and accepts encodings that DER forbids.
+:mod:`pinwarden.artifacts.cms_signed_data` parses the signature without a library, because the usual CMS library has had
+no release since 2022 and accepts encodings that DER forbids.
 """
 
 from __future__ import annotations
@@ -49,28 +49,32 @@ def verify_signature(
 ) -> FileSignature:
     """Verify a detached signature. ``content_digest`` computes the content's digest with a given algorithm.
 
-    An incorrect signature is ``invalid``. A correct one whose certificates are not trusted or not valid at ``now`` is
-    ``valid-untrusted``. The signing time in the signature does not count, because the owner of an expired key could
-    state any time.
+    The state is ``invalid`` if the signature is incorrect, and ``valid-untrusted`` if it is correct but a certificate
+    is not trusted or not valid at ``now``. Certificates must be valid now rather than at the signing time, because the
+    owner of an expired key could state any signing time.
+
+    1. Find the signer's certificate.
+    2. Check the signature over the attributes with the key of that certificate.
+    3. Check that the attributes are for this content.
+    4. Check that a trusted certificate issued the signer's certificate, and that all certificates are valid now.
     """
     signer: ParsedCertificate | None = None
     signed: SignedData | None = None
     current_time = _parse_time(now)
     try:
-        # 1. Find the signer's certificate. Ambiguous signatures are rejected.
         signed = parse_signed_data(signature)
         certificates = [load_certificate(der) for der in signed.certificates]
         signer = _find_signer(signed, certificates)
-        # 2. Check the signature over the attributes with the key of that certificate.
+
         _check_signature(signed, signer.certificate)
-        # 3. Check that the attributes are for this content.
+
         if not compare_digest(content_digest(signed.digest).raw, signed.message_digest):
             raise PinwardenError("SIGNATURE_INVALID", "the signature is for different content")
     except PinwardenError as err:
         if err.code != "SIGNATURE_INVALID":
             raise
         return _build_file_signature("invalid", err.message, signer, signed)
-    # 4. Check that a trusted certificate issued the signer's, and that all certificates are valid now.
+
     reason = _find_time_problem(signed, signer.certificate, current_time)
     reason = reason or find_trust_problem(signer, certificates, anchors, current_time)
     return (
@@ -84,7 +88,7 @@ def _find_signer(signed: SignedData, certificates: Sequence[ParsedCertificate]) 
     matching = {certificate.der: certificate for certificate in certificates if _is_signer(certificate, signed)}
     if len(matching) != 1:
         raise PinwardenError(
-            "SIGNATURE_INVALID", f"the signature has {len(matching)} certificates for its signer, expected one"
+            "SIGNATURE_INVALID", f"the signature must have one certificate for its signer, but has {len(matching)}"
         )
     return next(iter(matching.values()))
 
@@ -236,12 +240,12 @@ def load_anchors(texts: Iterable[str]) -> tuple[ParsedCertificate, ...]:
 
 
 def find_key_weakness(key: object) -> str | None:
-    """Why a key is too weak, as a predicate ("uses ..."); None if it is strong enough."""
+    """Return why a key is too weak, in the form "uses an RSA key of 1024 bits"; None if it is strong enough."""
     if isinstance(key, rsa.RSAPublicKey):
         return None if key.key_size in _RSA_BITS else f"uses an RSA key of {key.key_size} bits"
     if isinstance(key, ec.EllipticCurvePublicKey):
         return None if isinstance(key.curve, _CURVES) else f"uses the curve {key.curve.name}"
-    return None if isinstance(key, ed25519.Ed25519PublicKey) else "uses an unsupported kind of key"
+    return None if isinstance(key, ed25519.Ed25519PublicKey) else "uses a key of an unsupported type"
 
 
 def find_trust_problem(
@@ -296,9 +300,9 @@ def _find_issuer_problem(issuer: x509.Certificate, path: Sequence[ParsedCertific
     constraints = _find_extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         return "an issuer in the certificate path is not a certificate authority"
-    # Self-issued certificates and the signer's own do not count (RFC 5280 section 4.2.1.9).
-    below = sum(certificate.issuer != certificate.subject for certificate in path[1:])
-    if constraints.path_length is not None and below > constraints.path_length:
+    # The length does not include self-issued certificates and the signer's certificate (RFC 5280, section 4.2.1.9).
+    path_length = sum(certificate.issuer != certificate.subject for certificate in path[1:])
+    if constraints.path_length is not None and path_length > constraints.path_length:
         return "the certificate path is longer than the path length constraint of an authority allows"
     usage = _find_extension(issuer, x509.KeyUsage)
     if usage is not None and not usage.key_cert_sign:

@@ -1,7 +1,7 @@
-"""CMS SignedData (RFC 5652 section 5) as MCPB bundles use it: one signer, detached content, signed attributes.
+"""Parses CMS SignedData (RFC 5652, section 5) as MCPB bundles use it: one signer, detached content, signed attributes.
 
-The parser refuses all other CMS features, such as several signers: they have no meaning in a bundle, and readers could
-interpret them differently.
+The parser refuses all other features of CMS, such as several signers, because programs could interpret them
+differently.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _MAX_CERTIFICATES = 16
 
 
 class SignatureAlgorithm(Record):
-    """An algorithm and its parameters."""
+    """A signature or hash algorithm and its parameters."""
 
     oid: str
     parameters: bytes = field(repr=False)
-    """In DER; empty if there are none."""
+    """The parameters in DER; empty if there are none."""
 
 
 class SignedData(Record):
-    """A parsed detached signature. Unverified."""
+    """A parsed detached signature, which has not been verified."""
 
     digest: str
     """The content's hash algorithm: ``sha256``, ``sha384`` or ``sha512``."""
     message_digest: bytes
     signed_at: datetime | None
-    """The time the signer states. Unverified, even in a valid signature."""
+    """The signing time that the signer states. A valid signature does not prove this time."""
     attributes: bytes = field(repr=False)
-    """The bytes that were signed."""
+    """The signed attributes, encoded as the signature covers them."""
     algorithm: SignatureAlgorithm
     signature: bytes = field(repr=False)
     signer_issuer: bytes = field(repr=False)
-    """In DER; empty if the signer is identified by a key identifier."""
+    """The issuer of the signer's certificate in DER; empty if the signature has a key identifier instead."""
     signer_serial: int = 0
     signer_key_id: bytes | None = None
     certificates: tuple[bytes, ...] = field(repr=False)
@@ -85,12 +85,12 @@ def parse_signed_data(data: bytes) -> SignedData:
     signers = list(body.read_value(der.SET).children())
     body.check_end()
     if len(signers) != 1:
-        _refuse(f"has {len(signers)} signers, expected one")
+        _refuse(f"must have one signer, but has {len(signers)}")
     return _parse_signer(signers[0], digests, certificates)
 
 
 def parse_pss_parameters(data: bytes) -> PssParameters:
-    """Parse RSASSA-PSS parameters. SHA-1, the default for omitted ones, is rejected."""
+    """Parse RSASSA-PSS parameters. Refuses parameters without a hash, for which the default would be SHA-1."""
     parts = der.parse_der(data, der.SEQUENCE).children()
     digest = _parse_hash_name(_get_only_child(parts.read_value(_TAG_0)))
     mask = _get_only_child(parts.read_value(_TAG_1)).expect(der.SEQUENCE).children()
@@ -107,7 +107,7 @@ def parse_pss_parameters(data: bytes) -> PssParameters:
 
 
 def parse_certificate_names(certificate: bytes) -> tuple[bytes, bytes, int]:
-    """Issuer and subject of a certificate in DER, and its serial number."""
+    """Return the issuer and the subject of a certificate in DER, and its serial number."""
     parts = der.parse_der(certificate, der.SEQUENCE).children().read_value(der.SEQUENCE).children()
     parts.read_optional(_TAG_0)
     serial = parts.read_value().integer
@@ -119,7 +119,7 @@ def parse_certificate_names(certificate: bytes) -> tuple[bytes, bytes, int]:
 
 def _check_detached(parts: DerReader) -> None:
     if parts.read_value().oid != DATA_OID:
-        _refuse("is not for content of type data")
+        _refuse("is for content of a type other than data")
     if parts.next_tag is not None:
         _refuse("includes content, but must be detached")
 
@@ -146,9 +146,9 @@ def _parse_signer(value: DerValue, digests: set[str], certificates: tuple[bytes,
     parts.read_optional(_TAG_1)  # unsigned attributes, which are ignored
     parts.check_end()
     if digest.oid not in digests:
-        _refuse("does not list the hash algorithm its signer used")
+        _refuse("does not list the hash algorithm that its signer used")
     if attributes is None:
-        # Without attributes, the signature is over the content itself. An attacker could then present the signed
+        # Without attributes, the signature covers the content itself. An attacker could then present the signed
         # attributes of another signature as content.
         _refuse("has no signed attributes")
     by_name = _parse_attributes(attributes)
@@ -158,7 +158,7 @@ def _parse_signer(value: DerValue, digests: set[str], certificates: tuple[bytes,
         digest=_get_hash_name(digest),
         message_digest=_get_only_value(by_name, _MESSAGE_DIGEST_OID).expect(der.OCTET_STRING).content,
         signed_at=_parse_time(_get_only_value(by_name, _SIGNING_TIME_OID)) if _SIGNING_TIME_OID in by_name else None,
-        # The signature covers the encoding with the tag of a SET instead of the one in the message (RFC 5652, 5.4).
+        # The signature covers the attributes with the tag of a SET, not with their tag in the message (RFC 5652, 5.4).
         attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
         signature=signature,
@@ -192,7 +192,9 @@ def _parse_attributes(value: DerValue) -> dict[str, list[DerValue]]:
 
 def _get_only_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
     values = attributes.get(name, [])
-    return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values for a signed attribute, expected one")
+    return (
+        values[0] if len(values) == 1 else _refuse(f"has a signed attribute with {len(values)} values instead of one")
+    )
 
 
 def _parse_algorithm(value: DerValue) -> SignatureAlgorithm:

@@ -1,7 +1,7 @@
-"""The evidence about a fetched artifact, and the issues found in it.
+"""Derives evidence and issues from a fetched artifact.
 
-Evidence has one of three statuses. ``passed``: Pinwarden hashed the bytes, and they match the digests that the registry
-and the server's metadata state. ``unavailable``: Pinwarden could not fetch the bytes. ``failed``: all other cases.
+Evidence is ``passed`` if the bytes match the digests that the registry and the server's metadata state,
+``unavailable`` if Pinwarden could not fetch the bytes, and otherwise ``failed``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pinwarden.lock.target_verification import (
 )
 from pinwarden.lock.trust_tiers import Evidence, TrustIssue
 
-# By ecosystem: the evidence code, the source and the verification method, all named as in ToolPin, and the code of the
+# For each ecosystem: the evidence code, source and verification method, all named as in ToolPin, and the code of the
 # issue for a digest that does not match.
 _EVIDENCE_FIELDS = {
     "npm": ("npm_integrity_verified", "npm-registry", "npm-packument-sri", "npm_integrity_mismatch"),
@@ -55,16 +55,20 @@ def collect_evidence(artifact: FetchedArtifact, *, claim: Digest | None = None) 
     if failures:
         digest_evidence |= {"failureReason": failures[0].message, "required": True}
     return ArtifactOutcome(
-        evidence=(digest_evidence, *_registry_signature_evidence(artifact), *_bundle_signature_evidence(artifact)),
+        evidence=(
+            digest_evidence,
+            *_build_registry_signature_evidence(artifact),
+            *_build_bundle_signature_evidence(artifact),
+        ),
         issues=tuple(issues),
     )
 
 
 def _is_anchored(artifact: FetchedArtifact) -> bool:
-    """Whether the source of the bytes is independent of the server's author, so that a match counts as evidence.
+    """Whether the bytes come from a source that is independent of the server's author.
 
-    Packages come from the registry that the user's client is configured for. An image or a bundle comes from the host
-    in its name, which may belong to an attacker.
+    Packages come from the registry in the user's settings. An image or a bundle comes from the host in its name, which
+    may belong to an attacker.
     """
     ecosystem, name = artifact.package.ecosystem, artifact.package.name
     if ecosystem == "oci":
@@ -72,7 +76,7 @@ def _is_anchored(artifact: FetchedArtifact) -> bool:
     return ecosystem != "mcpb" or find_bundle_anchor(name) is not None
 
 
-def unavailable_evidence(package: PackageRef, registry: str, reason: str) -> ArtifactOutcome:
+def build_unavailable_evidence(package: PackageRef, registry: str, reason: str) -> ArtifactOutcome:
     """Return the evidence for an artifact that Pinwarden could not fetch. ``reason`` has no final period."""
     code, source, method, _ = _EVIDENCE_FIELDS[package.ecosystem]
     evidence = {
@@ -106,7 +110,7 @@ def _find_mismatches(artifact: FetchedArtifact, claim: Digest | None, code: str)
             yield TrustIssue(severity="critical", code=code, message=message)
     if artifact.image is not None:
         for digest in artifact.image.mismatches:
-            message = f"The registry serves bytes for {digest} that have another digest."
+            message = f"The bytes that the registry serves for {digest} have another digest."
             yield TrustIssue(severity="critical", code=code, message=message)
     if claim is not None and artifact.missing is None and not _has_digest(artifact, claim):
         message = f"The bytes of {artifact.package.name} do not match the digest in the server's metadata: {claim}."
@@ -150,7 +154,7 @@ def _find_problems(artifact: FetchedArtifact) -> Iterator[TrustIssue]:
         yield TrustIssue(severity="warning", code="install_scripts", message=message)
 
 
-def _registry_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence]:
+def _build_registry_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence]:
     states = [signature.state for signature in artifact.signatures]
     if not states:
         return
@@ -168,8 +172,8 @@ def _registry_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence
     }
 
 
-def _bundle_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence]:
-    """Evidence about the signature in an MCPB bundle. It is ``unavailable`` if the signer is not trusted."""
+def _build_bundle_signature_evidence(artifact: FetchedArtifact) -> Iterator[Evidence]:
+    """Yield evidence about the signature of an MCPB bundle. It is ``unavailable`` if the signer is not trusted."""
     signer = artifact.signer
     if signer is None or signer.state == "unsigned":
         return

@@ -1,4 +1,4 @@
-"""MCPB bundles: fetch one, hash it with and without its signature block, verify the signature, check the manifest."""
+"""Fetches MCPB bundles, hashes them with and without their signature block, and verifies signature and manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BundleSettings(Record):
     """Requirements of the user's settings and the policy for a bundle."""
 
     endpoint: ServiceEndpoint | None = None
-    """Set if the user's own settings name the bundle's host; otherwise the host must be public."""
+    """The endpoint, if the user's own settings name the bundle's host. Otherwise the host must be public."""
     manifest_name: str | None = None
     """The name that the manifest must state."""
     anchors: tuple[ParsedCertificate, ...] = ()
@@ -70,7 +70,7 @@ def fetch_artifact(
             problems.append(ArtifactProblem(code=SIGNATURE_INVALID, message=signer.reason))
         elif settings.anchors and signer.state != "valid":
             reason = signer.reason or "it has no signature"
-            message = f"the bundle is not signed under a certificate that the policy trusts: {reason}"
+            message = f"the bundle is not signed by a certificate that the policy trusts: {reason}"
             problems.append(ArtifactProblem(code=SIGNATURE_UNTRUSTED, message=message))
         # 3. Check the manifest.
         manifest, manifest_problems = _read_manifest(staged.path, parts)
@@ -112,5 +112,5 @@ def _read_manifest(path: Path, parts: McpbParts) -> tuple[BundleManifest | None,
 def _check_manifest_name(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
     if expected is None or manifest.name == expected:
         return []
-    message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"
+    message = f"the name in the bundle's manifest is {manifest.name[:120]!a}, but the policy expects {expected[:120]!a}"
     return [ArtifactProblem(code=MANIFEST_MISMATCH, message=message)]

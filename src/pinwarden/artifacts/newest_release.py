@@ -1,6 +1,6 @@
-"""The newest release among those a registry lists, by the rules of the ecosystem's own installer.
+"""Chooses the newest release that a registry lists, by the rules of npm, pip or container tags.
 
-This module verifies nothing: Pinwarden hashes a release when it locks it.
+Nothing is verified here. Pinwarden verifies a release when it locks it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class NewestRelease(Record):
     """A release that a registry lists."""
 
     version: str
-    """For an image, the tag."""
+    """The version, or for an image the tag."""
     published_at: str | None = None
     publisher: str | None = None
     deprecated: str | None = None
     """The registry's warning, if the release is deprecated."""
     digest: Digest | None = None
-    """For an image, the digest the tag points to."""
+    """For an image, the digest that the tag points to."""
 
 
 def choose_npm_release(
     document: Any, name: NpmName, wanted: str = "latest", preferred: Sequence[str] = ()
 ) -> NewestRelease | None:
-    """The release npm installs for a tag or range, by default the one tagged ``latest``.
+    """Return the release that npm installs for a tag or range, by default for the tag ``latest``.
 
-    A release of ``preferred`` is chosen instead if the registry lists it and the tag or range allows it.
+    A version in ``preferred`` is chosen instead if the registry lists it and the tag or range allows it.
     """
     tags = document.get("dist-tags") if isinstance(document, dict) else None
     tagged = tags.get(wanted) if isinstance(tags, dict) else None
@@ -65,7 +65,7 @@ def choose_npm_release(
         return None
     release = parse_packument(document, name, check_version(chosen)) if isinstance(chosen, str) else None
     if release is None:
-        raise PinwardenError("FETCH_FAILED", f"the packument has no release under its tag {wanted[:80]}")
+        raise PinwardenError("FETCH_FAILED", f"the packument does not list the version that its tag {wanted[:80]} names")
     return NewestRelease(
         version=chosen, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
     )
@@ -126,25 +126,30 @@ def is_release_tag(tag: str) -> bool:
 
 
 def choose_tag(tags: Sequence[str], locked: str) -> str | None:
-    """The highest tag of the same form as ``locked``: the same count of numbers, and the same text around them."""
+    """Return the highest tag of the same form as ``locked``; None if ``locked`` is no release tag.
+
+    Two tags have the same form if they have as many numbers and the same text around them.
+    """
     current = _RELEASE_TAG.fullmatch(locked)
     if current is None:
         return None
     same_form = [
-        match for tag in tags if (match := _RELEASE_TAG.fullmatch(tag)) and _tag_form(match) == _tag_form(current)
+        match
+        for tag in tags
+        if (match := _RELEASE_TAG.fullmatch(tag)) and _parse_tag_form(match) == _parse_tag_form(current)
     ]
-    return max(same_form, key=_tag_numbers)[0] if same_form else None
+    return max(same_form, key=_parse_tag_numbers)[0] if same_form else None
 
 
 def is_newer_tag(tag: str, locked: str) -> bool:
     """Whether ``tag`` names a later release than ``locked``."""
     candidate, current = _RELEASE_TAG.fullmatch(tag), _RELEASE_TAG.fullmatch(locked)
-    return candidate is not None and current is not None and _tag_numbers(candidate) > _tag_numbers(current)
+    return candidate is not None and current is not None and _parse_tag_numbers(candidate) > _parse_tag_numbers(current)
 
 
-def _tag_form(match: re.Match[str]) -> tuple[str, int, str]:
+def _parse_tag_form(match: re.Match[str]) -> tuple[str, int, str]:
     return match["before"], match["numbers"].count("."), match["after"]
 
 
-def _tag_numbers(match: re.Match[str]) -> tuple[int, ...]:
+def _parse_tag_numbers(match: re.Match[str]) -> tuple[int, ...]:
     return tuple(map(int, match["numbers"].split(".")))

@@ -1,6 +1,6 @@
-"""npm's formats: package names, integrity strings, packuments, ``package.json`` and ``package-lock.json``.
+"""Parses npm's formats: package names, integrity strings, packuments, ``package.json`` and ``package-lock.json``.
 
-All input is untrusted. The parser refuses a packument for a package other than the requested one.
+All input is untrusted. A packument for another package than the requested one is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pinwarden.core.record import Record, field
 from pinwarden.lock.closure import LIMITS, is_node_modules_path
 
 INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
-"""The scripts npm runs when it installs a package, in this order."""
+"""The scripts that npm runs when it installs a package, in this order."""
 
-_GYP_SCRIPT = "node-gyp rebuild"  # the install script npm assumes for packages with a binding.gyp
+_GYP_SCRIPT = "node-gyp rebuild"  # npm's default install script for packages with a binding.gyp
 
-# https://github.com/npm/validate-npm-package-name, for existing packages: old names may have capitals.
+# https://github.com/npm/validate-npm-package-name. Existing packages with old names may have capital letters.
 _NAME_PART = re.compile(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*")
 _MAX_NAME = 214
 _RESERVED_NAMES = frozenset({"node_modules", "favicon.ico"})
@@ -40,10 +40,10 @@ _MAX_SIGNATURES = 20
 
 
 class NpmName(Record):
-    """A package name, split and validated."""
+    """A valid package name, split into scope and bare name."""
 
     scope: str
-    """With its ``@``; empty if there is none."""
+    """The scope with its ``@``; empty if the name has none."""
     bare: str
 
     def __str__(self) -> str:
@@ -61,27 +61,27 @@ class Integrity(Record):
     text: str
     digests: tuple[Digest, ...]
     sha1: tuple[bytes, ...] = ()
-    """SHA-1 digests, used only to report contradictions. They are no evidence, because SHA-1 collisions exist."""
+    """SHA-1 digests. A mismatch is reported, but a match is no evidence, because SHA-1 collisions exist."""
 
 
 class SignatureClaim(Record):
-    """A registry signature from a packument. Unverified."""
+    """An unverified registry signature from a packument."""
 
     key_id: str
     signature: bytes | None
-    """None if it is not valid base64."""
+    """The signature; None if it is not valid base64."""
 
 
 class InstallManifest(Record):
-    """The fields that decide what npm installs and runs, normalised so that equivalent documents compare equal."""
+    """The fields of a manifest that npm uses on installation, normalised so that equivalent manifests are equal."""
 
     name: str
     version: str
     dependencies: Mapping[str, str]
     scripts: Mapping[str, str]
-    """Only the scripts that an installation runs."""
+    """The scripts that npm runs on installation, by event."""
     programs: Mapping[str, str] | None
-    """By name; None if the package declares a folder of programs instead."""
+    """The path of each program by name; None if the package declares a folder of programs instead."""
 
 
 class PackumentVersion(Record):
@@ -92,7 +92,7 @@ class PackumentVersion(Record):
     shasum: bytes | None
     signatures: tuple[SignatureClaim, ...]
     has_attestations: bool
-    """The packument announces attestations."""
+    """Whether the packument announces attestations."""
     published_at: str | None
     publisher: str | None
     repository: str | None
@@ -102,7 +102,7 @@ class PackumentVersion(Record):
 
 
 def parse_name(text: str) -> NpmName:
-    """Parse a package name by npm's rules. The result is safe in URLs and paths."""
+    """Parse a package name by npm's rules. Raises ``PACKAGE_INVALID`` if it is not valid."""
     scope, slash, bare = text.rpartition("/")
     parts = [scope[1:], bare] if slash else [bare]
     is_well_formed = all(_NAME_PART.fullmatch(part) for part in parts) and (not slash or scope.startswith("@"))
@@ -112,41 +112,41 @@ def parse_name(text: str) -> NpmName:
 
 
 def check_version(text: str) -> str:
-    """Return an exact version unchanged; ``PACKAGE_INVALID`` for ranges and tags."""
+    """Return an exact version unchanged. Raises ``PACKAGE_INVALID`` for ranges and tags."""
     if len(text) > _MAX_VERSION or not _VERSION.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact npm version")
     return text
 
 
 def parse_integrity(text: str) -> Integrity:
-    """Return every digest of a Subresource Integrity string. Unknown algorithms are ignored, as npm does."""
+    """Parse a Subresource Integrity string. Like npm, ignores unknown algorithms."""
     digests: list[Digest] = []
     sha1: list[bytes] = []
     for word in text.split():
         value = word.partition("?")[0]
-        algorithm, _, rest = value.partition("-")
+        algorithm, _, encoded = value.partition("-")
         if algorithm in ("sha256", "sha384", "sha512"):
             digests.append(Digest.parse(value))
         elif algorithm == "sha1":
-            sha1.append(_parse_base64(rest, 20))
+            sha1.append(_parse_base64(encoded, 20))
     if not digests and not sha1:
         raise PinwardenError("DIGEST_INVALID", f"{text[:100]!a} has no digest with a supported algorithm")
     return Integrity(text=text, digests=tuple(dict.fromkeys(digests)), sha1=tuple(sha1))
 
 
 def parse_packument(document: Any, name: NpmName, version: str) -> PackumentVersion | None:
-    """One version's entry in a packument; None if there is no such version."""
+    """Parse one version in a packument. Returns None if the packument does not list this version."""
     if not isinstance(document, dict) or document.get("name") != str(name):
         _refuse_packument("is for a different package")
     versions = document.get("versions", {})
     if not isinstance(versions, dict):
-        _refuse_packument("has no object of versions")
+        _refuse_packument("has a member versions that is not an object")
     if version not in versions:
         return None
-    entry = versions[version]
-    if not isinstance(entry, dict) or (entry.get("name"), entry.get("version")) != (str(name), version):
+    manifest = versions[version]
+    if not isinstance(manifest, dict) or (manifest.get("name"), manifest.get("version")) != (str(name), version):
         _refuse_packument(f"has a different package under version {version}")
-    return _parse_version(entry, _string_or_none(_as_object(document.get("time")).get(version)))
+    return _parse_version(manifest, _string_or_none(_as_object(document.get("time")).get(version)))
 
 
 def parse_install_manifest(manifest: Any, *, has_gyp: bool = False) -> InstallManifest:
@@ -182,19 +182,19 @@ def compare_manifests(published: InstallManifest, packed: InstallManifest) -> tu
     return tuple(field for field, (published_value, packed_value) in pairs.items() if published_value != packed_value)
 
 
-def _list_declared_scripts(info: InstallManifest) -> dict[str, str]:
-    """Return the install scripts without the implicit node-gyp script, which only some packuments contain."""
-    return {name: text for name, text in info.scripts.items() if text != _GYP_SCRIPT}
+def _list_declared_scripts(manifest: InstallManifest) -> dict[str, str]:
+    """Return the install scripts without npm's default node-gyp script, which only some packuments contain."""
+    return {name: text for name, text in manifest.scripts.items() if text != _GYP_SCRIPT}
 
 
-def _parse_version(entry: dict[str, Any], published_at: str | None) -> PackumentVersion:
-    dist = entry.get("dist")
+def _parse_version(manifest: dict[str, Any], published_at: str | None) -> PackumentVersion:
+    dist = manifest.get("dist")
     if not isinstance(dist, dict) or not isinstance(dist.get("tarball"), str):
         _refuse_packument("has no tarball URL")
     integrity, shasum = dist.get("integrity"), dist.get("shasum")
     if integrity is not None and not isinstance(integrity, str):
         _refuse_packument("has an integrity that is not a string")
-    repository = entry.get("repository")
+    repository = manifest.get("repository")
     return PackumentVersion(
         tarball=dist["tarball"],
         integrity=parse_integrity(integrity) if integrity else None,
@@ -202,11 +202,11 @@ def _parse_version(entry: dict[str, Any], published_at: str | None) -> Packument
         signatures=_parse_signatures(dist.get("signatures")),
         has_attestations=bool(dist.get("attestations")),
         published_at=published_at,
-        publisher=_string_or_none(_as_object(entry.get("_npmUser")).get("name")),
+        publisher=_string_or_none(_as_object(manifest.get("_npmUser")).get("name")),
         repository=_string_or_none(repository) or _string_or_none(_as_object(repository).get("url")),
-        deprecated=_parse_deprecation(entry.get("deprecated")),
-        announces_install_script=entry.get("hasInstallScript") is True,
-        install_manifest=parse_install_manifest(entry, has_gyp=entry.get("gypfile") is True),
+        deprecated=_parse_deprecation(manifest.get("deprecated")),
+        announces_install_script=manifest.get("hasInstallScript") is True,
+        install_manifest=parse_install_manifest(manifest, has_gyp=manifest.get("gypfile") is True),
     )
 
 
@@ -220,13 +220,10 @@ def _parse_signatures(value: Any) -> tuple[SignatureClaim, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _MAX_SIGNATURES:
-        _refuse_packument("has signatures that are not a list, or too many")
+        _refuse_packument(f"has signatures that are not a list, or more than {_MAX_SIGNATURES}")
     claims = []
-    for signature_entry in map(_as_object, value):
-        key_id, text = (
-            _string_or_none(signature_entry.get("keyid")) or "",
-            _string_or_none(signature_entry.get("sig")) or "",
-        )
+    for claim in map(_as_object, value):
+        key_id, text = _string_or_none(claim.get("keyid")) or "", _string_or_none(claim.get("sig")) or ""
         try:
             signature: bytes | None = b64decode(text, validate=True)
         except (BinasciiError, ValueError):
@@ -236,7 +233,7 @@ def _parse_signatures(value: Any) -> tuple[SignatureClaim, ...]:
 
 
 def _parse_programs(document: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Programs as npm links them: names without folders, paths relative to the package root."""
+    """Return programs as npm links them: names without folders, and paths relative to the package's root."""
     value = document.get("bin")
     if not value and _as_object(document.get("directories")).get("bin"):
         return None
@@ -259,7 +256,7 @@ def _parse_ranges(value: Any) -> dict[str, str]:
 
 
 def _normalize_version(text: str) -> str:
-    """Return the version as npm normalises it: no leading ``v``, no build metadata."""
+    """Remove a leading ``v`` and build metadata from a version, as npm does."""
     return text.strip().lstrip("=v").strip().partition("+")[0]
 
 
@@ -299,7 +296,7 @@ def _refuse_packument(problem: str) -> NoReturn:
 
 
 class ResolvedPackage(Record):
-    """One package in a package-lock.json, which npm would install into one folder."""
+    """One package in a package-lock.json, for one folder of ``node_modules``."""
 
     name: str
     version: str
@@ -307,7 +304,7 @@ class ResolvedPackage(Record):
     url: str
     """The download URL; empty if npm's settings omit it from the lock."""
     integrity: tuple[Digest, ...]
-    """The registry's digests of the strongest algorithm; the bytes must match one of them."""
+    """The registry's digests with the strongest algorithm. The tarball must match one of them."""
     systems: tuple[str, ...] = ()
     processors: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -321,18 +318,21 @@ def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
     packages = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
         _refuse_lock("is not a package-lock.json of lockfileVersion 3")
-    # A bundled package is part of its parent's tarball; there is no tarball to verify.
-    rows = [(path, row) for path, row in sorted(packages.items()) if path and not _get_member(row, "inBundle")]
-    return tuple(_parse_package(path, row) for path, row in rows)
+    # A bundled package is in the tarball of its parent and has no tarball of its own.
+    return tuple(
+        _parse_package(path, package)
+        for path, package in sorted(packages.items())
+        if path and not (isinstance(package, dict) and package.get("inBundle"))
+    )
 
 
-def _parse_package(path: str, row: Any) -> ResolvedPackage:
-    if not isinstance(row, dict) or not is_node_modules_path(path):
-        _refuse_lock(f"has a package at {path[:200]!a}")
-    if row.get("link"):
+def _parse_package(path: str, package: Any) -> ResolvedPackage:
+    if not isinstance(package, dict) or not is_node_modules_path(path):
+        _refuse_lock(f"has a package outside node_modules: {path[:200]!a}")
+    if package.get("link"):
         _refuse_lock(f"links {path[:200]!a} to a local folder")
-    name = row.get("name") or path.rpartition("node_modules/")[2]
-    version, url, integrity = row.get("version"), row.get("resolved", ""), row.get("integrity")
+    name = package.get("name") or path.rpartition("node_modules/")[2]
+    version, url, integrity = package.get("version"), package.get("resolved", ""), package.get("integrity")
     if not isinstance(name, str) or not isinstance(version, str) or not isinstance(url, str):
         _refuse_lock(f"has no name, version or URL for {path[:200]!a}")
     if url and not url.startswith(("https://", "http://")):
@@ -345,11 +345,11 @@ def _parse_package(path: str, row: Any) -> ResolvedPackage:
         path=path,
         url=url,
         integrity=select_strongest_digests(integrity),
-        systems=_parse_names(row, "os"),
-        processors=_parse_names(row, "cpu"),
-        libraries=_parse_names(row, "libc"),
-        optional=bool(row.get("optional") or row.get("devOptional")),
-        install_scripts=bool(row.get("hasInstallScript")),
+        systems=_parse_names(package, "os"),
+        processors=_parse_names(package, "cpu"),
+        libraries=_parse_names(package, "libc"),
+        optional=bool(package.get("optional") or package.get("devOptional")),
+        install_scripts=bool(package.get("hasInstallScript")),
     )
 
 
@@ -365,12 +365,8 @@ def select_strongest_digests(integrity: str) -> tuple[Digest, ...]:
     return tuple(digest for digest in digests if digest.algorithm == strongest)
 
 
-def _get_member(row: Any, member: str) -> Any:
-    return row.get(member) if isinstance(row, dict) else None
-
-
-def _parse_names(row: dict[str, Any], member: str) -> tuple[str, ...]:
-    value = row.get(member, [])
+def _parse_names(package: dict[str, Any], member: str) -> tuple[str, ...]:
+    value = package.get(member, [])
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         _refuse_lock(f"has a {member} that is not a list of names")

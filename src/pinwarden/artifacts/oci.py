@@ -57,10 +57,10 @@ _NO_ATTESTATIONS = ReferrerAttestations(attestations=(), mismatches=())
 
 
 class ImageOptions(Record):
-    """How much of an image to fetch."""
+    """Which parts of an image to fetch."""
 
     platforms: tuple[str, ...] = ()
-    """As ``os/architecture[/variant]``; empty for all."""
+    """Platforms such as ``linux/arm64/v8``. Empty for all platforms."""
     layers: bool = False
     attestations: bool = True
 
@@ -68,7 +68,7 @@ class ImageOptions(Record):
 def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
-    """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
+    """Fetch an image's index, its attestations, and the manifest and config of every platform."""
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     return fetch_image(package, registry, ImageOptions(), now=now, save_folder=save_folder)
 
@@ -83,7 +83,7 @@ def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Service
         return NewestRelease(version=tag)
     document = registry.fetch_document(tag)
     if document is None or not document.is_verified:
-        raise fetch_error("protocol", f"the registry lists the tag {tag} but serves no image for it")
+        raise fetch_error("protocol", f"the registry lists the tag {tag} but does not serve a valid image for it")
     return NewestRelease(version=tag, digest=document.digest)
 
 
@@ -110,24 +110,24 @@ def find_tagged_image(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEn
 def fetch_image(
     package: PackageRef, registry: OciRegistry, options: ImageOptions, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
-    """Like :func:`fetch_artifact`, with options and with a registry client whose tokens can be shared.
+    """Fetch an image with options, and with a registry client whose tokens several images can share.
 
-    Documents that do not match their digest are listed in ``image.mismatches`` and not parsed.
+    1. Fetch the index or manifest for the reference.
+    2. Fetch its manifests, configs and layers. A document that does not match its digest is added to
+       ``image.mismatches`` and is not parsed.
+    3. If the reference has both a tag and a digest, fetch the digest that the tag points to now.
+    4. Fetch the attestations.
     """
     reference = registry.reference
-    # 1. The index or manifest for the reference.
     root = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if root is None:
         missing: Missing = "version" if registry.has_repository() else "package"
         return FetchedArtifact(package=package, registry=registry.url, checked_at=now, missing=missing)
-    # 2. The manifests, configs and layers below it.
     reader = _ImageReader(
         registry=registry, blobs=_BlobFolder(save_folder), requested=options.platforms, layers=options.layers
     )
     reader.read(root)
-    # 3. The digest the tag points to now, if the reference has both a tag and a digest.
     tag_digest = root.digest if reference.digest is None else _fetch_tag_digest(registry, reader)
-    # 4. Attestations.
     attestations = (
         fetch_attestations(registry, root.digest) if options.attestations and root.is_verified else _NO_ATTESTATIONS
     )
@@ -152,10 +152,10 @@ def fetch_image(
 
 
 def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
-    """Write an OCI image layout of exactly this digest to a folder that must not exist.
+    """Save the image with this digest as an OCI image layout, in a new folder.
 
-    The folder appears only when it is complete and every byte is verified. With ``platforms``, only these
-    platforms are saved, although the index still lists all of them.
+    The folder is created only after all bytes are verified. With ``platforms``, saves only these platforms, although
+    the index still lists all of them.
     """
     if folder.exists() or folder.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{folder} exists already")
@@ -215,14 +215,14 @@ def _fetch_tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | N
 
 @dataclass(kw_only=True)
 class _ImageReader:
-    """Reads an image from its index or manifest down to its blobs. Does not parse documents with a wrong digest."""
+    """Reads an image: its index, manifests, configs and layers. Does not parse documents with a wrong digest."""
 
     registry: OciRegistry
     blobs: _BlobFolder
     requested: tuple[str, ...]
     layers: bool
     include_unknown: bool = False
-    """Include index entries without a platform, as a complete copy of the image needs."""
+    """Whether to include manifests with the platform ``unknown/unknown``, which a complete copy has."""
     index: OciDescriptor | None = None
     platforms: dict[str, OciDescriptor] = field(default_factory=dict)
     files: dict[Digest, ArtifactFile] = field(default_factory=dict)
@@ -230,17 +230,17 @@ class _ImageReader:
     problems: list[ArtifactProblem] = field(default_factory=list)
     source: str | None = None
     listed: list[Platform] = field(default_factory=list)
-    """The platforms the image claims to support."""
+    """The platforms that the index or the config lists."""
     requested_bytes: int = 0
-    """Total size of the blobs requested so far."""
+    """The total size of all blobs requested so far."""
 
     def read(self, document: FetchedDocument) -> None:
-        """Read the image, starting with its index or only manifest."""
+        """Read the image whose index or only manifest is ``document``."""
         self.add_mismatches(*document.mismatches)
         if not document.is_verified:
             return
         parsed = parse_document(document.body, document.content_type)
-        self.blobs.keep(document.digest, document.body)
+        self.blobs.write(document.digest, document.body)
         descriptor = OciDescriptor(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
         if isinstance(parsed, ImageManifest):
             config = self._read_contents(parsed)
@@ -248,7 +248,7 @@ class _ImageReader:
                 self._add_platform(config.platform, descriptor)
         else:
             self.index = descriptor
-            self._note_source(parsed.annotations)
+            self._set_source(parsed.annotations)
             self._read_index(parsed)
         self._check_requested()
 
@@ -270,7 +270,7 @@ class _ImageReader:
             if manifest is None:
                 continue
             config = self._read_contents(manifest)
-            # If the index states no platform, clients use the one in the config.
+            # If the index states no platform, clients use the platform in the config.
             platform = entry.platform or (config.platform if config is not None else None)
             if platform is not None and not platform.is_unknown:
                 self._add_platform(
@@ -295,7 +295,7 @@ class _ImageReader:
             )
 
     def _check_requested(self) -> None:
-        """Report requested platforms that the image does not list. Listed but missing ones are already reported."""
+        """Report requested platforms that the image does not list."""
         for name in self.requested:
             if not any(platform.satisfies(name) for platform in self.listed):
                 message = f"the image does not support the platform {name[:80]!a}"
@@ -316,12 +316,12 @@ class _ImageReader:
                 f"{entry.digest} is listed as {entry.media_type} and served as {document.content_type[:80]!a}",
             )
         parsed = parse_document(document.body, entry.media_type)
-        self.blobs.keep(entry.digest, document.body)
+        self.blobs.write(entry.digest, document.body)
         return cast("ImageManifest", parsed)  # the media type is that of a manifest
 
     def _read_contents(self, manifest: ImageManifest) -> ImageConfig | None:
         """Fetch the config, and the layers if requested. Returns the parsed config of an image."""
-        self._note_source(manifest.annotations)
+        self._set_source(manifest.annotations)
         data = self._fetch_config(manifest.config)
         if self.layers:
             for layer in manifest.layers:
@@ -329,11 +329,11 @@ class _ImageReader:
         if data is None or manifest.config.media_type not in IMAGE_CONFIGS:
             return None
         config = parse_config(data)
-        self._note_source(config.labels)
+        self._set_source(config.labels)
         return config
 
-    def _note_source(self, labels: Mapping[str, str]) -> None:
-        """Keep the first source repository that the image claims."""
+    def _set_source(self, labels: Mapping[str, str]) -> None:
+        """Set the source repository from labels, unless it is already set."""
         claim = labels.get(SOURCE_LABEL, "")
         if self.source is None and claim and len(claim) <= _MAX_SOURCE and claim.isprintable():
             self.source = claim
@@ -342,7 +342,7 @@ class _ImageReader:
         stream = BytesIO()
         if not self._fetch_blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
             return None
-        self.blobs.keep(descriptor.digest, stream.getvalue())
+        self.blobs.write(descriptor.digest, stream.getvalue())
         return stream.getvalue()
 
     def _fetch_layer(self, descriptor: OciDescriptor) -> None:
@@ -353,7 +353,7 @@ class _ImageReader:
                 self.blobs.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
     def _fetch_blob(self, descriptor: OciDescriptor, stream: BinaryIO | None, max_bytes: int) -> bool:
-        """Fetch a blob. False if the registry does not have it or its bytes do not match the digest."""
+        """Fetch a blob. Returns False if the registry does not have it or its bytes do not match the digest."""
         self.requested_bytes += descriptor.size
         if self.requested_bytes > IMAGE_LIMITS.image_bytes:
             raise PinwardenError(
@@ -364,7 +364,7 @@ class _ImageReader:
         except PinwardenError as err:
             if err.code != "FETCH_LIMIT" or descriptor.size > max_bytes:
                 raise
-            self.add_mismatches(str(descriptor.digest))  # more bytes than the manifest states
+            self.add_mismatches(str(descriptor.digest))  # the blob is larger than the manifest states
             return False
         if result is None:
             self._report_missing(descriptor, "a config or layer")
@@ -384,14 +384,14 @@ class _ImageReader:
 
 @dataclass(frozen=True, slots=True)
 class _BlobFolder:
-    """The folder that verified bytes are stored in. Without a folder, nothing is stored."""
+    """Writes verified bytes to a folder. If the folder is None, nothing is written."""
 
     folder: Path | None
     by_algorithm: bool = False
-    """Use the folder structure of an image layout instead of sha256 names in one folder."""
+    """Whether to write to ``<algorithm>/<hex>``, as in an image layout, instead of ``<sha256 hex>``."""
 
-    def keep(self, digest: Digest, data: bytes) -> None:
-        """Store verified bytes."""
+    def write(self, digest: Digest, data: bytes) -> None:
+        """Write a file with verified bytes."""
         with self.temporary_file() as stream:
             if stream is not None:
                 stream.write(data)
@@ -399,7 +399,7 @@ class _BlobFolder:
 
     @contextmanager
     def temporary_file(self) -> Iterator[BinaryIO | None]:
-        """A temporary file, deleted afterwards unless it was accepted."""
+        """Create a temporary file, which is deleted when the block ends unless ``accept`` moved it."""
         if self.folder is None:
             yield None
             return
@@ -425,7 +425,7 @@ class _BlobFolder:
 
 @contextmanager
 def _create_folder(folder: Path) -> Iterator[Path]:
-    """A folder that gets its final name only when it is complete."""
+    """Create a folder under a temporary name, and rename it to ``folder`` when the block succeeds."""
     try:
         building = Path(mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:

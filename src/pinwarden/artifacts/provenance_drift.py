@@ -1,7 +1,7 @@
-"""Drift of provenance: changes between the locked identity and the identities in an artifact's current attestations.
+"""Compares the locked identity of an artifact's builder with the identities in its current attestations.
 
-A release from another repository, workflow or issuer, or with weaker or no proof, may come from a stolen token, a
-hijacked repository or a republished fork.
+A release from another repository, workflow or issuer, or with weaker provenance or none, may have been published with a
+stolen token, from a hijacked repository, or as a fork.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
 PROVENANCE_KINDS: FindingKinds = build_kind_table(
     critical=(
-        (CHANGED, "The artifact now comes from a builder other than the locked one."),
+        (CHANGED, "The signer, builder or repository of the artifact changed."),
         (WEAKER, "The provenance is weaker than the locked one, or does not verify."),
         (VANISHED, "The artifact had provenance when it was locked and has none now."),
     ),
     review=(
         (UNCHECKED, "The provenance could not be checked."),
-        (FAILED, "An attestation does not verify; info if another one proves the locked identity."),
+        (
+            FAILED,
+            "An attestation does not verify. The severity is info if another attestation proves the locked identity.",
+        ),
         (RENAMED, "The source repository was renamed."),
-        (REPOSITORY_MISMATCH, "The metadata names a repository other than the one the artifact was built in."),
+        (REPOSITORY_MISMATCH, "The metadata names another repository than the one that the artifact was built in."),
     ),
     info=((GAINED, "The artifact now has provenance, which is not locked."),),
 )
 
-# From weakest to strongest: anyone can open a pull request, a branch moves, a tag should not.
+# From weakest to strongest. Anyone can open a pull request; branches move; tags should not move.
 _REF_RANKS = ("pull-request", "other", "branch", "tag")
-# From weakest to strongest: the registry saw an upload; the signer had a key or an account; the publisher's build
-# uploaded it; a build platform states what it was built from.
+# From weakest (0) to strongest (3). 0: the registry signed that it received the upload. 1: the signer had a key or an
+# account. 2: the publisher's workflow uploaded the artifact. 3: a build platform signed which source it built.
 _KIND_RANKS = {
     "npm-publish": 0,
     "signature": 1,
@@ -94,8 +97,8 @@ def compare_provenance(
 def compute_slsa_level(identity: Identity) -> int:
     """Return the highest SLSA build level (https://slsa.dev/spec/v1.0/levels) that an identity supports.
 
-    3 needs a build that the repository's own workflow cannot influence: one that another repository defines and signs.
-    2 needs a hosted build platform. A statement without either is 1, anything else 0.
+    Level 3 requires a build workflow that is defined in another repository, so that the built repository cannot change
+    it. Level 2 requires a hosted build platform. All other SLSA provenance has level 1, and other identities level 0.
     """
     if not identity.kind.startswith("slsa-provenance/"):
         return 0
@@ -119,7 +122,10 @@ def _find_gained(locked: Identity | None, best: Identity | None) -> list[Provena
 
 
 def _find_lost(locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
-    """The finding if no verified attestation is signed in the same way (certificate or key) as the locked one."""
+    """Return the finding for the case that no verified attestation has the locked kind of signer.
+
+    The kind of signer is a certificate or a key.
+    """
     signer = "certificate" if locked.by_certificate else "key"
     locked_text = f"its locked provenance is {locked}"
     for outcome in outcomes:
@@ -129,7 +135,7 @@ def _find_lost(locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Id
         if outcome.state == "unavailable" and outcome.signer == signer:
             return _build_unchecked_finding(outcome)
     if best is None:
-        return _build_finding(VANISHED, f"{locked_text}, and it has none now")
+        return _build_finding(VANISHED, f"{locked_text}, but it has no provenance now")
     if _KIND_RANKS[best.kind] < _KIND_RANKS[locked.kind]:
         return _build_finding(WEAKER, f"{locked_text}; now there is only {best.kind} by {best}")
     return _build_finding(CHANGED, f"{locked_text}; now it is signed by {best}")
@@ -156,7 +162,7 @@ def _find_failures(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list
 
 
 def _choose_nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
-    """Return the verified identity with the fewest differences, so that the report names only what changed."""
+    """Return the verified identity with the fewest differences from the locked one."""
     return min(
         (identity for identity in verified if _have_same_signer_kind(locked, identity)),
         key=lambda identity: len(_compare_identities(locked, identity)),
@@ -177,7 +183,7 @@ def _compare_identities(locked: Identity, current: Identity) -> list[ProvenanceF
 
 def _find_changes(locked: Identity, current: Identity) -> list[tuple[str, str, str]]:
     if locked.kind == current.kind == "npm-publish":
-        return []  # registries rotate their keys; the lock pins the registry itself
+        return []  # the key may differ: registries rotate their keys, and the lock pins the registry itself
     compared = [
         ("issuer", locked.issuer, current.issuer),
         ("signer", locked.signer, current.signer),
@@ -201,9 +207,9 @@ def _get_repository(identity: Identity) -> str:
 
 
 def _get_builder(identity: Identity) -> str:
-    """Return the builder's URL, or its path within the built repository.
+    """Return the builder's URL, or only its path if the builder is in the built repository.
 
-    The path survives a rename of the repository.
+    If the repository is renamed, this path stays the same.
     """
     prefix = f"{identity.repository}/"
     return identity.builder.removeprefix(prefix) if identity.repository else identity.builder
@@ -221,7 +227,7 @@ def _find_weakenings(locked: Identity, current: Identity) -> list[tuple[str, str
 
 
 def _is_renamed(locked: Identity, current: Identity) -> bool:
-    """Whether both are the same repository and owner under different names, by the forge's numeric IDs."""
+    """Whether the repository was renamed: the numeric IDs of repository and owner are equal, the names differ."""
     return (
         _get_repository(locked) != _get_repository(current)
         and locked.issuer == current.issuer
@@ -238,7 +244,7 @@ def _find_rename(locked: Identity, current: Identity) -> list[ProvenanceFinding]
 
 
 def _find_repository_mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
-    """The finding if the verified repository is not the one in the metadata, as in a fork that kept the metadata."""
+    """Return a finding if the metadata names another repository than the verified one, as metadata of forks does."""
     stated = normalize_repository_url(metadata_repository or "")
     proven = normalize_repository_url(best.repository) if best is not None else ""
     if not stated or not proven or stated == proven:

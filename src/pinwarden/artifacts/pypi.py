@@ -1,7 +1,7 @@
 """Fetches Python packages: downloads and hashes the files of a release, and reads the metadata of the index.
 
-Installers use the simple API, so it decides which files a release has. The JSON API adds upload times and owners, and
-is compared with the simple API: different digests for a file mean that not every client gets the same bytes.
+Installers use the simple API, so that API determines which files a release has. Pinwarden takes upload times and owners
+from the JSON API, and reports a problem if the two APIs state different digests for a file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MAX_FILES = 2000  # the largest releases of public packages have about 400
 _PARALLEL_DOWNLOADS = 8
 
 
-def fetch_artifact(  # noqa: PLR0913  the interface of all artifact adapters, and which files
+def fetch_artifact(  # noqa: PLR0913
     package: PackageRef,
     fetcher: Fetcher,
     index: ServiceEndpoint,
@@ -154,7 +154,7 @@ def _fetch_simple_page(fetcher: Fetcher, index: ServiceEndpoint, name: str) -> S
 
 
 def _fetch_json_release(fetcher: Fetcher, index: ServiceEndpoint, name: str, version: str) -> JsonRelease | None:
-    """Return the release in the JSON API; None if the index has no such API, which is not part of any standard."""
+    """Fetch the release from the JSON API. Returns None if the index does not have this non-standard API."""
     base = get_json_api_url(index)
     if base is None:
         return None
@@ -175,8 +175,9 @@ def _fetch_json_release(fetcher: Fetcher, index: ServiceEndpoint, name: str, ver
 
 
 def _add_json_fields(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFile:
-    """Add time and size if only the JSON API states them. Digests are compared, not merged."""
-    json_file = next((entry for entry in json_release.files if entry.name == file.name), None) if json_release else None
+    """Fill in upload time, size and yanked status from the JSON API if the simple API does not state them."""
+    json_files = json_release.files if json_release else ()
+    json_file = next((json_file for json_file in json_files if json_file.name == file.name), None)
     if json_file is None:
         return file
     return replace(
@@ -264,7 +265,7 @@ def _to_listed_file(file: ReleaseFile) -> ListedFile:
 
 
 def _find_repository(downloads: Sequence[_DownloadedFile], json_release: JsonRelease | None) -> str | None:
-    """Return the repository named in a wheel's METADATA, otherwise the one in the JSON API."""
+    """Return the source repository in the METADATA of a wheel or, if there is none, in the JSON API."""
     for download in downloads:
         if download.metadata is not None and (url := find_source_repository(download.metadata.project_urls)):
             return url
@@ -298,7 +299,7 @@ def _fetch_attestations(
         pypi_attestations = parse_provenance(response.body)
     except PinwardenError as err:
         if file.provenance is None and "json" not in response.headers.get("content-type", ""):
-            return (), ()  # an HTML page, so this index does not use that URL for provenance
+            return (), ()  # an HTML page: this index does not serve provenance at the conventional URL
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
     attestations = tuple(
         ArtifactAttestation(
@@ -312,7 +313,7 @@ def _fetch_attestations(
 def _build_provenance_url(
     index: ServiceEndpoint, page: SimplePage, file: ReleaseFile, name_and_version: tuple[str, str]
 ) -> str | None:
-    """Return the conventional URL of a PEP 740 document, for mirrors whose pages do not link to it."""
+    """Return the conventional URL of a provenance document (PEP 740), for mirrors whose pages do not link to it."""
     if page.announces_provenance or get_json_api_url(index) is None:
         return None
     path = "/".join(quote_path_segment(part) for part in (*name_and_version, file.name))
@@ -340,7 +341,7 @@ class WheelMetadata(Record):
 
 
 def read_wheel_metadata(stream: IO[bytes]) -> WheelMetadata:
-    """Read METADATA without unpacking anything else. ``ARCHIVE_UNSAFE`` if there is not exactly one."""
+    """Read METADATA without unpacking other files. Raises ``ARCHIVE_UNSAFE`` unless there is exactly one METADATA."""
     try:
         _check_zip_directory(stream)
         with zipfile.ZipFile(stream) as archive:
@@ -386,14 +387,13 @@ def _read_metadata(archive: zipfile.ZipFile) -> bytes:
         _refuse_wheel("has a duplicate name, or too many members")
     for name in names:
         if _UNSAFE_NAME.search(name):
-            _refuse_wheel(f"has a name that leaves the archive: {name[:120]!a}")
+            _refuse_wheel(f"has a path that leaves the target folder: {name[:120]!a}")
     metadata_files = [member for member in archive.infolist() if _DIST_INFO.fullmatch(member.filename)]
     if len(metadata_files) != 1:
         _refuse_wheel(f"has {len(metadata_files)} METADATA files instead of one")
     if metadata_files[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        _refuse_wheel(
-            "uses a compression that wheels do not use"
-        )  # with other methods, the archive controls how much memory decompression takes
+        # With other methods, the archive determines how much memory decompression needs.
+        _refuse_wheel("has a METADATA file with an unsupported compression method")
     with archive.open(metadata_files[0]) as stream:
         data = stream.read(_MAX_METADATA + 1)
     if len(data) > _MAX_METADATA:
@@ -408,7 +408,7 @@ def _parse_metadata(data: bytes) -> WheelMetadata:
     urls = dict(raw.get("project_urls", {}))
     if raw.get("home_page"):
         urls.setdefault("Homepage", raw["home_page"])
-    # A duplicate field is not in ``raw``, and no package has an empty name.
+    # If a field is missing or duplicate, it is not in ``raw`` and becomes empty, which matches no package.
     return WheelMetadata(name=raw.get("name", ""), version=raw.get("version", ""), project_urls=urls)
 
 

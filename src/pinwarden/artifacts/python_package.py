@@ -1,4 +1,4 @@
-"""Python packaging rules: project names (PEP 503), versions (PEP 440), file names, markers and wheel selection."""
+"""Implements Python packaging rules: project names (PEP 503), versions (PEP 440), file names and wheel selection."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OTHER_ENDINGS = (".egg", ".exe", ".msi", ".rpm", ".deb", ".dmg")
 
 
 def normalize_name(name: str) -> str:
-    """Return a project name as used in URLs (PEP 503)."""
+    """Return the normalised form of a project name (PEP 503). Raises ``PACKAGE_INVALID`` if it is not valid."""
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise PinwardenError("PACKAGE_INVALID", f"{name[:120]!a} is not a Python package name")
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse_exact_version(text: str) -> Version:
-    """Parse an exact PEP 440 version; ``PACKAGE_INVALID`` for ranges and wildcards."""
+    """Parse an exact PEP 440 version. Raises ``PACKAGE_INVALID`` for ranges and wildcards."""
     version = _parse_version(text)
     if version is None:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact Python package version")
@@ -56,7 +56,7 @@ def _parse_version(text: str) -> Version | None:
 
 
 def quote_path_segment(text: str) -> str:
-    """Return a name as one URL path segment."""
+    """Percent-encode a name so that it is one segment of a URL path."""
     return quote(text, safe="")
 
 
@@ -66,7 +66,7 @@ def is_safe_file_name(name: str) -> bool:
 
 
 def classify_file(name: str) -> FileKind:
-    """Return the kind of a file, by its ending, as installers determine it."""
+    """Return whether a file is a wheel, a source archive or another file. Like installers, looks only at the name."""
     if name.endswith(".whl"):
         return "wheel"
     return "sdist" if name.endswith(_SDIST_ENDINGS) else "other"
@@ -76,7 +76,7 @@ def is_release_file(file_name: str, project: str, version: str) -> bool:
     """Whether a file belongs to a release. ``1.0`` and ``1.0.0`` are the same release (PEP 440)."""
     project, wanted_version = normalize_name(project), parse_exact_version(version)
     if file_name.endswith(".whl"):
-        return _wheel_belongs(file_name, project, wanted_version)
+        return _parse_wheel_name(file_name) == (project, wanted_version)
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
             return any(
@@ -103,10 +103,6 @@ def parse_file_version(file_name: str, project: str) -> Version | None:
     return None
 
 
-def _wheel_belongs(file_name: str, project: str, wanted_version: Version) -> bool:
-    return _parse_wheel_name(file_name) == (project, wanted_version)
-
-
 def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -118,16 +114,16 @@ def _parse_wheel_name(file_name: str) -> tuple[str, Version] | None:
 
 
 def _strip_project_name(stem: str, project: str) -> list[str]:
-    """Return the parts of a file name after the project name.
+    """Return everything that can follow the project name in a file name.
 
-    Old project names contain dashes, so several parts may fit.
+    There may be several results, because names and versions in old file names contain dashes.
     """
     dashes = [position for position, character in enumerate(stem) if character == "-"]
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 
 
 def _starts_with_version(remainder: str, wanted_version: Version) -> bool:
-    """Windows installers and eggs have a platform or a Python version after the package version."""
+    """Whether a text starts with a version. Installers and eggs have a platform or Python version after it."""
     parts = re.split(r"([-.])", remainder)
     return any(_parse_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
 
@@ -139,13 +135,13 @@ ChosenWheel = tuple[ClosurePackage, ClosureFile]
 def choose_wheels(
     packages: Sequence[ClosurePackage], environment: Mapping[str, str], tags: Sequence[Tag]
 ) -> tuple[ChosenWheel, ...]:
-    """Return the packages an environment (PEP 508) needs, each with its best wheel.
+    """Return the packages that an environment (PEP 508) needs, each with its best wheel.
 
-    ``tags`` are in order of preference.
+    ``tags`` are the environment's compatibility tags, best first.
     """
     chosen: dict[str, ChosenWheel] = {}
     for package in packages:
-        if not marker_applies(package.marker, environment):
+        if not is_marker_satisfied(package.marker, environment):
             continue
         if package.name in chosen:
             raise PinwardenError("CLOSURE_INVALID", f"two versions of {package.name} apply to the same environment")
@@ -160,8 +156,8 @@ def choose_wheels(
     return tuple(chosen.values())
 
 
-def marker_applies(marker: str, environment: Mapping[str, str]) -> bool:
-    """Whether a package applies to an environment. An invalid marker raises ``CLOSURE_INVALID``."""
+def is_marker_satisfied(marker: str, environment: Mapping[str, str]) -> bool:
+    """Whether a marker is empty or true for an environment. Raises ``CLOSURE_INVALID`` if it is malformed."""
     from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
     if not marker:
@@ -174,7 +170,7 @@ def marker_applies(marker: str, environment: Mapping[str, str]) -> bool:
 
 
 def choose_best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
-    """Return the wheel that pip and uv would choose: best tag, then highest build number. None if no wheel fits."""
+    """Return the wheel that pip and uv would choose: best tag, then highest build number. None if none fits the tags."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     rank = {tag: position for position, tag in reversed(list(enumerate(tags)))}

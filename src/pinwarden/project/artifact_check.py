@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.artifact_drift import build_registry_change, compare_pins
-from pinwarden.artifacts.evidence import collect_evidence, unavailable_evidence
+from pinwarden.artifacts.evidence import build_unavailable_evidence, collect_evidence
 from pinwarden.artifacts.newest_release import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, choose_strongest_identity, identity_from_json
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, fetch_registry_keys
@@ -304,7 +304,7 @@ def verify_declared_artifact(
     except PinwardenError as err:
         if err.code not in _UNAVAILABLE_CODES:
             raise
-        return unavailable_evidence(package, "", err.message)
+        return build_unavailable_evidence(package, "", err.message)
 
 
 def _build_registry_changed(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
@@ -313,7 +313,7 @@ def _build_registry_changed(server: str, locked: str, package: PackageRef, confi
     return ArtifactCheck(
         package=package,
         artifact=FetchedArtifact(package=package, registry=configured, checked_at=now),
-        outcome=unavailable_evidence(package, configured, change.reason),
+        outcome=build_unavailable_evidence(package, configured, change.reason),
         rows=(build_change_row(change),),
     )
 

@@ -1,4 +1,4 @@
-"""The contents of an MCPB bundle: the ZIP file without its signature block, its manifest and its members."""
+"""Reads MCPB bundles: the ZIP file without its signature block, the manifest, and the members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 
 LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
-"""Bundles that include a Python environment have several hundred megabytes."""
+"""Bundles that include a Python environment can have several hundred megabytes."""
 _CHUNK = 1 << 20
 
 
@@ -58,10 +58,10 @@ def hash_content(path: Path, size: int, algorithm: str = "sha256") -> Digest:
 
 @contextmanager
 def open_content(path: Path, parts: McpbParts) -> Iterator[McpbContent]:
-    """The ZIP file without the signature block.
+    """Open a bundle's ZIP file without the signature block.
 
-    ZIP readers search for the directory from the end of the file, and a signature block could contain a second
-    directory.
+    The block must be removed, because ZIP readers search for the directory from the end of the file, and the block
+    could contain a second directory.
     """
     with open_regular(path) as stream:
         file_size = stream.seek(0, 2)
@@ -77,8 +77,8 @@ def open_content(path: Path, parts: McpbParts) -> Iterator[McpbContent]:
 
 
 def read_bundle_members(bundle: McpbContent) -> Iterator[ZipMember]:
-    """Yield the files of a bundle. Raises ``ARCHIVE_UNSAFE`` if some file system treats two paths as the same."""
-    check_zip_layout(bundle.archive, comment=bundle.signature_block_size)
+    """Yield the files of a bundle. Raises ``ARCHIVE_UNSAFE`` if a file system would treat two paths as the same."""
+    check_zip_layout(bundle.archive, signature_block_size=bundle.signature_block_size)
     seen = PathSet()
     for member in read_zip_members(bundle.archive, limits=LIMITS):
         seen.add(member.path)
@@ -96,7 +96,7 @@ def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
     if manifest_data is None:
         raise PinwardenError("BUNDLE_INVALID", f"the bundle has no {MANIFEST_NAME}")
     manifest = parse_manifest(manifest_data)
-    # Clients append .exe on Windows.
+    # On Windows, clients append .exe to the entry point.
     if not paths & {manifest.entry_point, f"{manifest.entry_point}.exe"}:
         message = f"the bundle's manifest: server.entry_point is not in the bundle: {manifest.entry_point[:80]!a}"
         raise PinwardenError("BUNDLE_INVALID", message, data={"member": "server.entry_point"})

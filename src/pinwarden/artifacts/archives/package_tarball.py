@@ -1,6 +1,6 @@
-"""Files of npm and cargo tarballs, which keep everything below one top-level folder.
+"""Reads the tarballs of npm and cargo packages, in which all files are below one top-level folder.
 
-The code that checks a package and the code that unpacks it both read tarballs through this module.
+Pinwarden uses this module both to check a package and to unpack it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""For one file requested by name: a manifest or a build file."""
+"""The largest manifest or build file that Pinwarden reads."""
 
 
 def read_package_files(
     stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> Iterator[tuple[str, TarMember]]:
-    """Yield every file with its path inside the package, that is, without the top-level folder.
+    """Yield every file with its path below the top-level folder. Skips links, as npm and cargo do.
 
-    Links are skipped, as package clients do. Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a file whose name
-    differs from one in ``exact_names`` only in case: some file systems treat both as one file.
+    Raises ``ARCHIVE_UNSAFE`` for a duplicate path, and for a path that differs only in case from a name in
+    ``exact_names``, because some file systems treat both as one file.
     """
     by_folded_name = {name.lower(): name for name in exact_names}
     seen: set[str] = set()
@@ -48,7 +48,7 @@ def read_named_files(
     *,
     file_bytes: int = MAX_FILE_BYTES,
 ) -> dict[str, bytes]:
-    """Return the files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
+    """Return the files with these names. Reads the entire tarball and refuses it if any member is unsafe."""
     contents: dict[str, bytes] = {}
     for path, file in read_package_files(stream, names, limits):
         if path in names:
@@ -63,19 +63,19 @@ def _refuse(problem: str) -> NoReturn:
 
 
 MANIFEST_FILES = frozenset({"package.json", "binding.gyp"})
-"""Files that decide what npm runs."""
+"""The files that determine which scripts npm runs on installation."""
 
 
 class PackageJson(Record):
-    """The files that npm reads after it unpacks the tarball."""
+    """The ``package.json`` of a tarball."""
 
     document: Any
     has_gyp: bool
-    """There is a ``binding.gyp``, which npm builds on installation by default."""
+    """Whether the tarball has a ``binding.gyp``, which npm builds on installation by default."""
 
 
 def read_tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """Path, executable bit and bytes of every file. Applies the same rules as :func:`read_package_json`."""
+    """Yield path, executable bit and bytes of every file, with the same checks as :func:`read_package_json`."""
     with open_regular(archive) as stream:
         for path, file in read_package_files(stream, MANIFEST_FILES):
             yield path, file.executable, bytes(file.read())
@@ -84,12 +84,12 @@ def read_tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 def read_package_json(
     stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
 ) -> PackageJson:
-    """Read ``package.json``. ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
+    """Read ``package.json``. Raises ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
     files = read_named_files(stream, MANIFEST_FILES, limits, file_bytes=file_bytes)
     if "package.json" not in files:
         raise PinwardenError("ARCHIVE_UNSAFE", "the tarball has no package.json")
     try:
-        # Like npm, skip a byte order mark and let the last duplicate member win. Real packages have both.
+        # Some packages have a byte order mark or duplicate members. Like npm, skip the mark and use the last duplicate.
         document = strict_json.parse_last_wins(files["package.json"].removeprefix(b"\xef\xbb\xbf"))
     except PinwardenError as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"the tarball's package.json is not valid JSON: {err}") from err

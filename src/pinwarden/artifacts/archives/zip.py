@@ -1,8 +1,8 @@
-"""The ZIP reader: members within limits, and a layout that has only one interpretation.
+"""Reads ZIP files, and refuses those that programs could interpret differently.
 
-The reader refuses an archive with a member outside its root, a link or a duplicate, because two readers could unpack it
-differently. It also refuses bytes that belong to no member, because they can hide a second archive: some readers start
-at the first byte, others at the directory at the end.
+The reader refuses links, duplicate names, and paths that leave the target folder. It also refuses bytes that belong to
+no member, because they can hide a second archive: some programs start at the first byte, others at the directory at the
+end of the file.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ _DECODE_ERRORS = (
 
 
 class ZipMember(Record):
-    """One file of an archive."""
+    """One file of a ZIP file."""
 
     path: str
-    """Relative, with forward slashes, without ``..``."""
+    """A relative path with forward slashes and without ``..``."""
     executable: bool
     data: bytes = field(repr=False)
 
 
 def read_zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
-    """Yield the files of a ZIP file in directory order."""
-    check = _MemberChecker(path, limits)
+    """Yield the files of a ZIP file, in the order of its directory."""
+    checker = _MemberChecker(path, limits)
     with _convert_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            check.count_member()
+            checker.count_member()
             mode = member.external_attr >> 16
             if stat.S_ISLNK(mode):
-                check.refuse(f"has a link {member.filename[:120]!a}")
+                checker.refuse(f"has a link {member.filename[:120]!a}")
             if member.flag_bits & 0x1:
-                check.refuse(f"has an encrypted file {member.filename[:120]!a}")
+                checker.refuse(f"has an encrypted file {member.filename[:120]!a}")
             if member.orig_filename != member.filename:
-                check.refuse(f"has a name that readers truncate differently: {member.orig_filename[:120]!a}")
+                checker.refuse(f"has a name that programs truncate differently: {member.orig_filename[:120]!a}")
             if member.is_dir():
-                check.check_name(member.filename.rstrip("/"), allow_repeat=True)
+                checker.check_name(member.filename.rstrip("/"), allow_repeat=True)
                 continue
-            name = check.check_name(member.filename)
-            check.add_size(member.file_size)
+            name = checker.check_name(member.filename)
+            checker.add_size(member.file_size)
             with archive.open(member) as stream:
                 data = stream.read(member.file_size + 1)
             if len(data) != member.file_size:
-                check.refuse(f"states a wrong size for {name[:120]!a}")
+                checker.refuse(f"states a wrong size for {name[:120]!a}")
             yield ZipMember(path=name, executable=bool(mode & 0o111), data=data)
 
 
@@ -91,13 +91,13 @@ class _MemberChecker:
             self.refuse(f"unpacks to more than {self._limits.total_bytes} bytes")
 
     def check_name(self, name: str, *, allow_repeat: bool = False) -> str:
-        """Return the name unchanged if it stays inside the archive, is a valid file name, and is new."""
+        """Return the name unchanged. Raises if it leaves the target folder, is not a valid name, or is a duplicate."""
         try:
             size = len(name.encode())
         except UnicodeEncodeError:
             self.refuse(f"has a name that is not valid Unicode: {name[:120]!a}")
         if not name or size > self._limits.path_bytes or _UNSAFE.search(name):
-            self.refuse(f"has a name that leaves the archive or is not a valid file name: {name[:120]!a}")
+            self.refuse(f"has a path that leaves the target folder or is not a valid file name: {name[:120]!a}")
         if name in self._seen and not allow_repeat:
             self.refuse(f"has {name[:120]!a} twice")
         self._seen.add(name)
@@ -123,14 +123,14 @@ _DESCRIPTOR_SIZES = frozenset({12, 16, 20, 24})
 _STREAMED = 0x08
 
 
-def check_zip_layout(path: Path, *, comment: int = 0) -> None:
+def check_zip_layout(path: Path, *, signature_block_size: int = 0) -> None:
     """Refuse a ZIP file with bytes that belong to neither a member nor the directory.
 
-    ``comment`` is the length of a signature block that was removed. The end record may state it as the length of an
-    archive comment.
+    If a signature block was removed from the end of the file, the end record may still state the size of this block as
+    the length of an archive comment.
     """
     with open_regular(path) as stream:
-        directory, members = _read_end_record(stream, path, comment)
+        directory, members = _read_end_record(stream, path, signature_block_size)
         end, was_streamed = 0, False
         for member in _read_directory(stream, path, directory, members):
             _check_gap(path, member.header_offset - end, was_streamed=was_streamed)
@@ -147,12 +147,12 @@ def _read_directory(stream: BinaryIO, path: Path, directory: int, members: int) 
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OverflowError) as err:
         raise PinwardenError("ARCHIVE_UNSAFE", f"{path.name} is a damaged or incomplete archive: {err}") from err
     if start != directory or len(entries) != members:
-        _refuse(path, "has a directory at another offset or of another length than its end record states")
+        _refuse(path, "has a directory whose offset or length differs from its end record")
     return sorted(entries, key=lambda entry: entry.header_offset)
 
 
 def _check_gap(path: Path, gap: int, *, was_streamed: bool) -> None:
-    """Members must be adjacent; only a data descriptor may follow a streamed member."""
+    """Raise unless two members are adjacent. After a streamed member, there may be a data descriptor."""
     if gap and not (was_streamed and gap in _DESCRIPTOR_SIZES):
         _refuse(path, "has bytes between its members, or overlapping members")
 
@@ -166,15 +166,15 @@ def _find_member_end(stream: BinaryIO, path: Path, member: zipfile.ZipInfo) -> i
     return member.header_offset + 30 + int(name) + int(extra) + member.compress_size
 
 
-def _read_end_record(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
-    """Return the offset of the directory, and its number of members."""
+def _read_end_record(stream: BinaryIO, path: Path, signature_block_size: int) -> tuple[int, int]:
+    """Return the offset of the directory, and the number of members it lists."""
     file_size = stream.seek(0, 2)
     end_at = file_size - _END_SIZE
     end = _read_at(stream, end_at, _END_SIZE)
     if end[:4] != _END:
-        _refuse(path, "has no end record at its end")
+        _refuse(path, "does not end with an end record")
     disk, first_disk, members_on_disk, members, size, offset, comment_length = struct.unpack("<HHHHIIH", end[4:])
-    if comment_length not in (0, comment) or disk or first_disk or members_on_disk != members:
+    if comment_length not in (0, signature_block_size) or disk or first_disk or members_on_disk != members:
         _refuse(path, "has an archive comment, or spans several disks")
     locator = _read_at(stream, end_at - _LOCATOR64_SIZE, _LOCATOR64_SIZE)
     if locator[:4] == _LOCATOR64:

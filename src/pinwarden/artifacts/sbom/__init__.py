@@ -1,1 +1,1 @@
-"""SBOMs of a lock: ``contents.py`` collects the contents, ``cyclonedx.py`` and ``spdx.py`` write them. Pure."""
+"""Builds SBOMs of a lock: ``contents.py`` collects the contents, ``cyclonedx.py`` and ``spdx.py`` write them. Pure."""

@@ -1,7 +1,7 @@
-"""The contents of an SBOM: every locked server, and every package of every closure once.
+"""Collects the contents of an SBOM: every locked server, and every package of the closures once.
 
-A server and the root package of its closure are one component, so the root is not listed again as a dependency.
-Closures do not record dependencies between their packages, so a server depends on all packages of its closure.
+A server and the root package of its closure are one component. Closures do not record which package needs which, so a
+server depends on all other packages of its closure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SbomFile(Record):
     name: str
     digest: Digest
     url: str | None = None
-    """Where the resolver found it, without credentials."""
+    """The URL from which the resolver would download the file, without credentials."""
 
 
 class SbomPackage(Record):
@@ -76,13 +76,16 @@ class SbomContents(Record):
 
     serial: UUID
     lock_digest: str
-    """Digest of the lock file, which includes the digests of all closures."""
+    """The digest of the lock file, which contains the digests of all closures."""
     servers: tuple[SbomServer, ...]
     packages: tuple[SbomPackage, ...]
 
 
 def collect_contents(lock: Lock, closures: Mapping[str, Closure], redact_url: Callable[[str], str]) -> SbomContents:
-    """Collect the contents of a lock. ``closures`` is keyed by the path in the lock; ``redact_url`` removes secrets."""
+    """Collect the contents of a lock.
+
+    ``closures`` maps the path of a closure file, as in the lock, to its closure. ``redact_url`` removes secrets.
+    """
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _collect_packages(closures.values())
     entries_by_server: dict[SbomServer, list[Entry]] = {}
@@ -138,7 +141,7 @@ def _build_server(
 def _find_launch(entry: Entry) -> Launch | None:
     try:
         return read_locked_launch(entry).launch
-    except PinwardenError:  # a remote server, or a configuration that only its client understands
+    except PinwardenError:  # a remote server, or an entry that Pinwarden cannot interpret
         return None
 
 
@@ -153,7 +156,7 @@ def _find_purl(entry: Entry, package: Launch | None, record: LockExtension) -> s
 
 
 def _list_server_archives(record: LockExtension, closure: Closure | None) -> tuple[SbomFile, ...]:
-    """Return the installed files: those of the closure's root package, the image, or the hashed artifacts."""
+    """Return the server's own files: the files of the closure's root package, the image, or the locked artifacts."""
     if closure is not None:
         files = [SbomFile(name=file.name, digest=file.digest, url=_redact_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
@@ -196,7 +199,7 @@ def _list_dependencies(closure: Closure, packages: Mapping[_PackageKey, SbomPack
 # Packages
 
 _PackageKey = tuple[str, str, str, tuple[str, ...]]
-"""Ecosystem, name, version, and the digests of its files, since registries may have different bytes under one name."""
+"""Ecosystem, name, version, and file digests. The digests matter because registries may serve different bytes."""
 
 
 def _build_key(closure: Closure, package: ClosurePackage) -> _PackageKey:
@@ -205,26 +208,28 @@ def _build_key(closure: Closure, package: ClosurePackage) -> _PackageKey:
 
 
 def _collect_packages(closures: Iterable[Closure]) -> dict[_PackageKey, SbomPackage]:
-    rows: dict[_PackageKey, list[ClosurePackage]] = {}
+    occurrences_by_key: dict[_PackageKey, list[ClosurePackage]] = {}
     for closure in closures:
         root = closure.root
         for package in closure.packages:
             if package is not root:
-                rows.setdefault(_build_key(closure, package), []).append(package)
-    purls = {key: _build_purl(*key[:3]) for key in rows}
+                occurrences_by_key.setdefault(_build_key(closure, package), []).append(package)
+    purls = {key: _build_purl(*key[:3]) for key in occurrences_by_key}
     count = Counter(purls.values())
     return {
-        key: _build_package(key, purls[key], occurrences, is_shared=count[purls[key]] > 1)
-        for key, occurrences in rows.items()
+        key: _build_package(key, purls[key], occurrences, has_unique_purl=count[purls[key]] == 1)
+        for key, occurrences in occurrences_by_key.items()
     }
 
 
-def _build_package(key: _PackageKey, purl: str, occurrences: list[ClosurePackage], *, is_shared: bool) -> SbomPackage:
+def _build_package(
+    key: _PackageKey, purl: str, occurrences: list[ClosurePackage], *, has_unique_purl: bool
+) -> SbomPackage:
     first = occurrences[0]
     content_digest = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
-    scripts = any(package.has_install_scripts for package in occurrences)
+    has_scripts = any(package.has_install_scripts for package in occurrences)
     return SbomPackage(
-        ref=f"{purl}#{content_digest}" if is_shared else purl,
+        ref=purl if has_unique_purl else f"{purl}#{content_digest}",
         name=first.name,
         version=first.version,
         purl=purl,
@@ -233,7 +238,7 @@ def _build_package(key: _PackageKey, purl: str, occurrences: list[ClosurePackage
             for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
         optional=all(package.is_optional for package in occurrences),
-        properties=(("pinwarden:install-scripts", "not run"),) if scripts else (),
+        properties=(("pinwarden:install-scripts", "not run"),) if has_scripts else (),
     )
 
 

@@ -1,4 +1,4 @@
-"""SBOM in CycloneDX 1.6 JSON."""
+"""Writes an SBOM in CycloneDX 1.6 JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
 def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
-    """Return the document, indented and with a final newline. The same contents and time give the same bytes."""
+    """Return the SBOM as indented JSON with a final newline. Equal arguments give equal bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
         "bomFormat": "CycloneDX",
@@ -92,9 +92,9 @@ def _build_package_component(package: SbomPackage) -> dict[str, Any]:
 
 
 def _build_hashes(archives: tuple[SbomFile, ...]) -> list[dict[str, str]]:
-    """Return the hash of the only file.
+    """Return the hash of a component that has one file.
 
-    If there is one file per platform, the hashes are next to their URLs instead.
+    A component with one file per platform has its hashes in ``externalReferences``, next to the URLs.
     """
     return [_build_hash(archives[0])] if len(archives) == 1 else []
 
@@ -111,29 +111,29 @@ def _build_references(archives: tuple[SbomFile, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _build_properties(rows: Properties) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in rows]
+def _build_properties(properties: Properties) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in properties]
 
 
 def _build_dependencies(contents: SbomContents) -> list[dict[str, Any]]:
-    """Return the known dependencies. In CycloneDX, the dependencies of a component without an entry are unknown."""
-    roots = [ref for server in contents.servers for ref in _list_refs(server)]
-    rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
-    rows += [
+    """Return the known dependencies. CycloneDX treats the dependencies of components that are not listed as unknown."""
+    servers = [ref for server in contents.servers for ref in _list_refs(server)]
+    dependencies = [{"ref": LOCK_REF, "dependsOn": sorted(servers)}]
+    dependencies += [
         {"ref": server.ref, "dependsOn": list(server.dependencies)}
         for server in contents.servers
         if server.dependencies is not None
     ]
-    return rows
+    return dependencies
 
 
 def _build_compositions(contents: SbomContents) -> list[dict[str, Any]]:
-    """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
+    """State for which components all dependencies are known: servers with a closure, but not their packages."""
     complete = [server.ref for server in contents.servers if server.dependencies is not None]
     unknown = [server.ref for server in contents.servers if server.dependencies is None and server.is_installed]
     unknown += [package.ref for package in contents.packages]
-    rows = [{"aggregate": "complete", "dependencies": [LOCK_REF, *complete]}]
-    return [*rows, {"aggregate": "unknown", "dependencies": unknown}] if unknown else rows
+    compositions = [{"aggregate": "complete", "dependencies": [LOCK_REF, *complete]}]
+    return [*compositions, {"aggregate": "unknown", "dependencies": unknown}] if unknown else compositions
 
 
 def _list_refs(server: SbomServer) -> list[str]:

@@ -1,4 +1,4 @@
-"""SBOM in SPDX 2.3 JSON."""
+"""Writes an SBOM in SPDX 2.3 JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
 
 
 def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str) -> bytes:
-    """Return the document, indented and with a final newline. The same contents and time give the same bytes."""
+    """Return the SBOM as indented JSON with a final newline. Equal arguments give equal bytes."""
     document = {
         "spdxVersion": SPEC_VERSION,
         "dataLicense": "CC0-1.0",
@@ -27,7 +27,7 @@ def to_bytes(contents: SbomContents, lock_name: str, now: str, tool_version: str
         "documentNamespace": contents.serial.urn,
         "comment": f"pinwarden:lock={contents.lock_digest}; {NO_EDGES}",
         "creationInfo": {
-            "created": re.sub(r"\.\d+", "", now),  # SPDX has no fractions of a second
+            "created": re.sub(r"\.\d+", "", now),  # SPDX does not allow fractions of a second
             "creators": [f"Tool: pinwarden-{tool_version}"],
         },
         "packages": [_element_to_json(element) for element in _build_elements(contents)],
@@ -71,7 +71,7 @@ def _build_server_element(server: SbomServer) -> _Element:
 
 
 def _build_package_elements(package: SbomPackage) -> Iterator[_Element]:
-    """Yield the package. If it has one file per platform, each file is an SPDX package too, to have a checksum."""
+    """Yield the package. If it has several files, also yield one element per file, because each has a checksum."""
     package_element = _Element(
         ref=package.ref,
         name=package.name,
@@ -138,6 +138,6 @@ def _build_archive_ref(package: SbomPackage, archive: SbomFile) -> str:
 
 
 def _build_id(ref: str) -> str:
-    """Return a unique identifier with the characters SPDX allows."""
+    """Return a unique identifier that has only characters allowed in SPDX."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", ref)[:60].strip("-")
     return f"SPDXRef-{readable}-{Digest.of_bytes(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"
