@@ -24,7 +24,7 @@ from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.install_scripts import SCRIPT_KINDS
 from pinwarden.project.installed_bundles import YANK_KINDS
 from pinwarden.project.lock_signatures import SIGNATURE_KINDS
-from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
+from pinwarden.project.locked_packages import SBOM_KINDS, VULNERABILITY_KINDS
 from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
 from pinwarden.project.newer_releases import UPDATE_KINDS
 from pinwarden.project.pin import PIN_KINDS
@@ -122,7 +122,7 @@ SECTIONS = (
     Section(
         heading="Dependencies",
         commands="`prove`, `update`, `ci`, `sbom`, `advisories`",
-        tables=(DEPENDENCY_KINDS, SCRIPT_KINDS, VULNERABILITY_KINDS, BILL_KINDS),
+        tables=(DEPENDENCY_KINDS, SCRIPT_KINDS, VULNERABILITY_KINDS, SBOM_KINDS),
     ),
     Section(
         heading="Contracts of server authors",

@@ -85,7 +85,7 @@ class TestInspect:
         outcome = pinwarden("inspect", "--allow-execute", "--", *command(script(TOOL, bad)))
         assert outcome.code == 1
         assert "search" in outcome.out
-        assert "cannot be digested" in outcome.out
+        assert "this item has no digest" in outcome.out
 
     def test_a_server_that_shows_clients_different_surfaces_is_reported(self) -> None:
         two_faced = script(TOOL, for_client={"claude-code": {"tools": [[POISONED]]}})

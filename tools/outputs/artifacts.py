@@ -7,7 +7,7 @@ from typing import get_args
 
 from pinwarden.artifacts.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.artifacts.sbom import spdx as spdx_bill
-from pinwarden.project.locked_packages import Kind as BillKind
+from pinwarden.project.locked_packages import SbomFormat
 from tools.outputs.parts import LOCK_CLIENT, evidence_row, output, report_row
 from tools.schema_words import (
     COUNT,
@@ -64,7 +64,7 @@ def enforce() -> Schema:
 def sbom() -> Schema:
     report = exactly(
         {
-            "kind": one_of(get_args(BillKind)),
+            "kind": one_of(get_args(SbomFormat)),
             "servers": COUNT,
             "packages": COUNT,
             "serial": {"type": "string", "pattern": "^urn:uuid:"},

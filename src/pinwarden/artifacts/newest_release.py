@@ -65,14 +65,14 @@ def choose_npm_release(
         return None
     release = parse_packument(document, name, check_version(chosen)) if isinstance(chosen, str) else None
     if release is None:
-        raise PinwardenError("FETCH_FAILED", f"the packument does not list the version that its tag {wanted[:80]} names")
+        raise PinwardenError("FETCH_FAILED", f"the packument does not list the version of its tag {wanted[:80]}")
     return NewestRelease(
         version=chosen, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
     )
 
 
 def _newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
-    """As npm: the release tagged ``latest`` if the range allows it, or else the highest version."""
+    """Return the release with the tag ``latest`` if the range allows it, otherwise the highest version, as npm does."""
     latest = tags.get("latest") if isinstance(tags, dict) else None
     if latest in matching:
         return str(latest)
@@ -82,10 +82,10 @@ def _newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
 def choose_python_release(
     files: Iterable[ReleaseFile], project: str, locked: str, constraint: str = "", preferred: Sequence[str] = ()
 ) -> NewestRelease | None:
-    """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one.
+    """Return the highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one.
 
-    With a ``constraint`` such as ``>=1,<2``, only versions that it allows. A version of ``preferred`` is chosen instead
-    if the index lists it and the constraint allows it.
+    A ``constraint`` such as ``>=1,<2`` limits the choice. A version in ``preferred`` is chosen instead if the index lists
+    it and the constraint allows it.
     """
     allow_prereleases = parse_exact_version(locked).is_prerelease
     allowed = _parse_specifiers(constraint)
@@ -114,10 +114,10 @@ def _parse_specifiers(constraint: str) -> SpecifierSet:
 
 
 def choose_release_tag(tags: Sequence[str]) -> str | None:
-    """The highest tag that is only a version, such as ``1.2.3`` or ``v1.2``, with most parts."""
+    """Return the highest tag that is only a version with a dot, such as ``1.2.3`` or ``v1.2``; None if there is none."""
     versions = [match for tag in tags if (match := _RELEASE_TAG.fullmatch(tag)) and not match["after"]]
     plain = [match for match in versions if match["before"] in ("", "v") and "." in match["numbers"]]
-    return max(plain, key=lambda match: (_tag_numbers(match), match["before"] == ""))[0] if plain else None
+    return max(plain, key=lambda match: (_parse_tag_numbers(match), match["before"] == ""))[0] if plain else None
 
 
 def is_release_tag(tag: str) -> bool:

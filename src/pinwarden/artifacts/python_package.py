@@ -170,7 +170,7 @@ def is_marker_satisfied(marker: str, environment: Mapping[str, str]) -> bool:
 
 
 def choose_best_wheel(names: Iterable[str], tags: Sequence[Tag]) -> str | None:
-    """Return the wheel that pip and uv would choose: best tag, then highest build number. None if none fits the tags."""
+    """Return the wheel with the best tag and then the highest build number, as pip and uv do; None if none fits."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     rank = {tag: position for position, tag in reversed(list(enumerate(tags)))}

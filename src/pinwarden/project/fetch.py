@@ -1,4 +1,4 @@
-"""``pinwarden fetch``: download and verify the locked bytes of servers, and build their environments."""
+"""Implements ``pinwarden fetch``: downloads and verifies the locked bytes of servers, and builds environments."""
 
 from __future__ import annotations
 
@@ -57,14 +57,11 @@ class FetchOptions(Record):
 
 
 def fetch(project: Project, names: Sequence[str], context: FetchContext, options: FetchOptions) -> Report:
-    """Download the locked bytes of the named servers, or of all. The report of ``pinwarden fetch``.
+    """Download the locked bytes of the named servers, or of all servers if no name is given.
 
-    For every server, several at once:
-
-    1. Download its files, and check them against the digests in the lock.
-    2. Build its environment, or unpack its bundle.
-
-    At the end, report locked bundles that were yanked.
+    1. Download each server's files, several servers at a time, and verify them against the digests in the lock.
+    2. Build each server's environment, or unpack its bundle.
+    3. Report locked bundles that were yanked.
     """
     rows: list[Row] = []
     ready: list[dict[str, object]] = []
@@ -110,7 +107,10 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
 
 
 def select_entries(project: Project, names: Sequence[str]) -> list[Entry]:
-    """One entry for each distinct server among the named ones, or all. Raises if the lock was tampered with."""
+    """Return one entry per distinct server with one of these names, or per server if no name is given.
+
+    Raises if the lock was tampered with, or if a name is not locked.
+    """
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
@@ -128,13 +128,13 @@ def select_entries(project: Project, names: Sequence[str]) -> list[Entry]:
 
 
 def _summarize(done: int, rows: Sequence[Row]) -> str:
-    without = sum(row.code == "nothing_to_run" for row in rows)
-    summary = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
-    return f"{summary}, {without} with nothing to download" if without else summary
+    local_programs = sum(row.code == "nothing_to_run" for row in rows)
+    summary = f"{plural(done, 'server')} ready to run, {len(rows) - local_programs} not"
+    return f"{summary}, {local_programs} with nothing to download" if local_programs else summary
 
 
 def _choose_severity(err: PinwardenError, *, frozen: bool) -> str:
-    """A local program is never a failure. A server whose bytes are not locked is a failure only with ``frozen``."""
+    """Return ``warning`` for a local program and, without ``frozen``, for a server whose bytes are not locked."""
     if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
         return "warning"
     return "critical" if err.exit_code == EXIT_REFUSED else "review"
@@ -156,20 +156,20 @@ def _fetch_server(
         fetch_mcpb(bundle.url, bundle.digest, context)
         folder = ensure_environment(plan_mcpb_environment(bundle, context.store), context.store, notify=lambda _: None)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
-    runs = read_locked_launch(entry).launch
-    if runs.kind == "oci":
-        folder = fetch_image(entry, runs, context)
+    launch = read_locked_launch(entry).launch
+    if launch.kind == "oci":
+        folder = fetch_image(entry, launch, context)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
-    _refuse_unsupported(runs.via or runs)
+    _refuse_unsupported(launch.via or launch)
     closure, digest = read_pinned_closure(project, entry)
     search_path = project.variables.get("PATH", "")
     environment = plan_environment(closure, digest, context.store, search_path, scripts)
     files = environment.list_files()
     fetch_files(closure, files, context)
-    unknown = [file for file in files if file.tree is None]
-    if unknown:
-        # Locked on another platform: the bytes are the locked ones, so their content can be recorded now.
-        add_content_digests(closure, unknown, context)
+    without_tree = [file for file in files if file.tree is None]
+    if without_tree:
+        # The server was locked on another platform. The bytes match the lock, so their tree digests can be recorded.
+        add_content_digests(closure, without_tree, context)
         environment = plan_environment(closure, digest, context.store, search_path, scripts)
     folder = ensure_environment(environment, context.store, notify=lambda _: None)
     return {
@@ -188,7 +188,9 @@ def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) ->
 
     pin = find_bundle_pin(entry)
     if pin is None:
-        raise PinwardenError("LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} lacks the record of its bundle")
+        raise PinwardenError(
+            "LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} does not say which bundle is installed"
+        )
     if options.bundles is not None and find_missing_files(pin, context.store):
         options.bundles.fetch(pin, context.store)
     folder = ensure_bundle(pin, context.store, notify=lambda _: None)
@@ -196,25 +198,27 @@ def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) ->
 
 
 def _check_yanked(project: Project, names: Sequence[str], options: FetchOptions) -> list[Row]:
-    """Locked bundles that were yanked, by the newest available state of the log."""
+    """Return a row for each locked bundle that was yanked, according to the newest available state of the log."""
     from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.project.installed_bundles import check_yanked_bundles
 
     bundles = [entry for entry in select_entries(project, names) if is_bundle(entry)]
     for pin in {pin.log_id: pin for entry in bundles if (pin := find_bundle_pin(entry)) is not None}.values():
-        with suppress(PinwardenError):  # offline, the last known state counts
+        with suppress(PinwardenError):  # without a network, use the last known state
             if options.bundles is not None:
                 options.bundles.follow_log(pin)
     return list(check_yanked_bundles(project, bundles))
 
 
-def _refuse_unsupported(runs: Launch) -> None:
-    """Refuse what is not built here: local programs, and packages that are downloaded at each start."""
-    if runs.kind in ("npm", "pypi"):
+def _refuse_unsupported(launch: Launch) -> None:
+    """Raise for servers whose environment Pinwarden does not build, such as local programs and NuGet packages."""
+    if launch.kind in ("npm", "pypi"):
         return
-    if runs.kind in ("nuget", "jsr", "source"):
-        raise PinwardenError("BYTES_NOT_LOCKED", f"{runs.runner or runs.kind} downloads it again at each start")
-    raise PinwardenError("NOTHING_TO_RUN", f"{runs.kind} is not built here")
+    if launch.kind in ("nuget", "jsr", "source"):
+        raise PinwardenError(
+            "BYTES_NOT_LOCKED", f"{launch.runner or launch.kind} downloads the server again at each start"
+        )
+    raise PinwardenError("NOTHING_TO_RUN", f"Pinwarden does not build environments of type {launch.kind}")
 
 
 def _build_row(entry: Entry, err: PinwardenError, level: str) -> Row:

@@ -1,4 +1,4 @@
-"""A lockfile that was read and verified, its problems as parts of a report, and its digest."""
+"""Reads and verifies a lockfile, and reports its problems and its digest."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class LockDocument(Record):
     data: bytes = field(repr=False)
     lock: Lock
     problems: tuple[LockProblem, ...]
-    """All problems, whatever their severity."""
+    """All problems of any severity."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """The approved surfaces and closures next to the lock, by the path that the lock names."""
+    """The surface and closure files next to the lock, by their path in the lock."""
 
     @property
     def critical_problems(self) -> tuple[LockProblem, ...]:
-        """The problems that mean that the lock is not what was approved."""
+        """The problems of a lock that was changed since it was approved."""
         return select_critical(self.problems)
 
 
@@ -50,27 +50,27 @@ def read_lock(path: Path) -> LockDocument:
 
 
 def lock_digest(path: Path, policies: Policies | None = None) -> Report:
-    """Return the report of ``pinwarden lock digest``. The summary of a damaged lock is not its digest.
+    """Return the report of ``pinwarden lock digest``. Its summary is the digest, or the number of critical problems.
 
-    With policies, the summary is the digest to keep outside the repository; it covers the lock and the policies.
+    With policies, the digest covers the lock and the policies. It is the digest to keep outside the repository.
     """
     document = read_lock(path)
-    digest, broken = compute_toolpin_digest(document.lock), document.critical_problems
+    digest, critical = compute_toolpin_digest(document.lock), document.critical_problems
     seal = find_seal(document.lock)
     sealed = None if policies is None else policies.digest_with_seal(str(seal or digest))
-    count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"
+    count = f"{len(critical)} problem{'' if len(critical) == 1 else 's'}"
     return Report(
         command="lock digest",
         subject=path.name,
-        summary=f"{path.name} is not what was approved: {count}" if broken else str(sealed or digest),
-        exit_code=EXIT_REFUSED if broken else EXIT_CLEAN,
+        summary=f"{path.name} was changed since it was approved: {count}" if critical else str(sealed or digest),
+        exit_code=EXIT_REFUSED if critical else EXIT_CLEAN,
         rows=build_problem_rows(document),
         facts={
             "digest": digest,
             "seal": seal,
             **({} if sealed is None else {"sealed": sealed}),
             "entries": len(document.lock.entries),
-            "ok": not broken,
+            "ok": not critical,
             "problems": problems_to_json(document.problems),
         },
         rule_texts=PROBLEMS,
@@ -78,9 +78,9 @@ def lock_digest(path: Path, policies: Policies | None = None) -> Report:
 
 
 def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
-    """Return the entries of ``SERVER``, or the entry ``SERVER:client``.
+    """Return the entries of a server, given as ``SERVER`` for all clients or ``SERVER:client`` for one client.
 
-    Raises an error with a suggestion if there is none.
+    Raises an error that suggests similar names if there is none.
     """
     entries = tuple(entry for entry in lock.entries if text in (entry.name, build_entry_key(entry.name, entry.client)))
     if entries:
@@ -91,7 +91,7 @@ def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
 
 
 def compute_toolpin_digest(lock: Lock) -> str | None:
-    """ToolPin's digest of the whole lock; None if two keys have the same canonical form."""
+    """Return ToolPin's digest of the whole lock; None if two keys have the same canonical form."""
     try:
         return lockfile.compute_lock_digest(lock)
     except PinwardenError as err:
@@ -101,7 +101,7 @@ def compute_toolpin_digest(lock: Lock) -> str | None:
 
 
 def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
-    """Return each problem of a lockfile as a row of a report, with its line."""
+    """Return one report row per problem of a lockfile, with the line of the problem."""
     if not document.problems:
         return ()
     from pinwarden.core.json_values import locate_pointers
@@ -124,7 +124,7 @@ def build_problem_rows(document: LockDocument) -> tuple[Row, ...]:
 
 
 def problems_to_json(problems: Iterable[LockProblem]) -> list[dict[str, Any]]:
-    """Return each problem as JSON."""
+    """Return the problems as a list for the JSON output of commands."""
     return [
         {
             "code": problem.code,

@@ -1,4 +1,4 @@
-"""Signing a lockfile, checking that enough known keys signed it, and creating keys."""
+"""Signs a lockfile, checks that the required keys signed it, and creates keys."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from pinwarden.system.key_files import create_key_file, generate_key
 
 SIGNATURE_KINDS: FindingKinds = build_kind_table(
     critical=(("signature_missing", "A required signature is missing."),),
-    warning=(("signature_rejected", "A signature is not accepted, for the reason given."),),
+    warning=(("signature_rejected", "A signature is not accepted; the message says why."),),
 )
 
 
 class SigningRequest(Record):
-    """What to sign, with which keys, and where to write the signature."""
+    """The arguments of ``pinwarden lock sign``."""
 
     lock: Path
     output: Path
     keys: tuple[PrivateKey, ...]
     now: str
     policy: Path | None = None
-    """The policy that the lock was reviewed under; the signature names its digest."""
+    """The policy that the lock was reviewed with. The signature covers its digest."""
     dsse: bool = False
-    """Sign the bytes of the file, in an envelope that can have several signatures."""
+    """Whether to write a DSSE envelope, which covers all bytes of the lock and can have several signatures."""
     add: bool = False
-    """Keep the signatures that the envelope has."""
+    """Whether to keep the signatures of an existing envelope."""
 
 
 def sign_lock(signing: SigningRequest) -> Report:
     """Return the report of ``pinwarden lock sign``.
 
-    1. Read and verify the lock. A lock that was tampered with is not signed.
-    2. Digest the policy, if one is given.
-    3. Sign.
+    1. Read and verify the lock. Raises if it was tampered with.
+    2. Compute the digest of the policy, if one is given.
+    3. Sign the lock.
     4. Write the envelope atomically.
     """
     document = read_lock(signing.lock)
@@ -75,7 +75,7 @@ def verify_lock_signatures(
 ) -> Report:
     """Return the report of ``pinwarden lock verify-signature``.
 
-    A tampered lock fails, even if its signature is valid.
+    The check fails if the lock was tampered with, even if its signature is valid.
     """
     document = read_lock(lock)
     digest = policy_digest(policy)
@@ -105,7 +105,7 @@ def verify_lock_signatures(
 
 
 class SignatureOptions(Record):
-    """Which signatures ``ci`` requires, and the files they are in."""
+    """The signatures that ``pinwarden ci`` requires, and the files that contain them."""
 
     files: tuple[Path, ...]
     keys: Mapping[str, PublicKey]
@@ -114,17 +114,18 @@ class SignatureOptions(Record):
     """The policy that the signatures must cover; None for the project's policy."""
 
 
-def check_signatures(data: bytes, check: SignatureOptions, gate_policy: str | None) -> tuple[Row, ...]:
-    """Problems with the signatures of a lock. A missing file counts as a missing signature."""
-    digest = gate_policy if check.policy is None else policy_digest(check.policy)
-    absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
-    envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
-    report = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
-    return (*_build_rows(report), *(_build_row("signature_rejected", f"there is no {path.name}") for path in absent))
+def check_signatures(data: bytes, options: SignatureOptions, project_policy_digest: str | None) -> tuple[Row, ...]:
+    """Check the signatures of a lock. Returns one row per problem; a missing file is a missing signature."""
+    digest = project_policy_digest if options.policy is None else policy_digest(options.policy)
+    absent = [path for path in options.files if not (path.exists() or path.is_symlink())]
+    envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in options.files if path not in absent]
+    report = lock_signature.verify_signatures(data, envelopes, options.keys, options.required, policy_digest=digest)
+    absent_rows = (_build_row("signature_rejected", f"the signature file {path.name} is missing") for path in absent)
+    return (*_build_rows(report), *absent_rows)
 
 
 def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
-    """Return the report of ``pinwarden keygen``. Existing files are kept; either both files are written or none."""
+    """Return the report of ``pinwarden keygen``. Never overwrites a file, and writes either both files or none."""
     public_path = path.with_name(path.name + ".pub")
     if public_path.exists() or public_path.is_symlink():
         raise PinwardenError("FILE_EXISTS", f"{public_path} already exists")
@@ -159,7 +160,7 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
 def _sign_digest(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
         raise PinwardenError(
-            "USAGE", "this format holds only one signature", hint="To add more signatures, sign with --dsse."
+            "USAGE", "the default signature format holds only one signature", hint="For more signatures, use --dsse."
         )
     digest = compute_toolpin_digest(document.lock)
     if digest is None:
@@ -176,7 +177,7 @@ def _build_dsse_envelope(data: bytes, signing: SigningRequest, policy: str | Non
     envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
     if not isinstance(envelope, dict):
         raise PinwardenError(
-            "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so no signature can be added"
+            "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so it cannot hold another signature"
         )
     for key in signing.keys:
         envelope = lock_signature.countersign(envelope, data, key, policy_digest=policy)
@@ -187,10 +188,10 @@ def _build_signing_report(document: LockDocument, signing: SigningRequest, polic
     notes: list[str] = []
     if not signing.dsse and document.lock.is_extended:
         notes.append(
-            "this signature does not cover Pinwarden's own fields (surfaces, approvals); --dsse covers all of it"
+            "this signature does not cover Pinwarden's own fields (surfaces, approvals); a signature with --dsse does"
         )
     if policy is None:
-        notes.append("the signature covers no policy; add one with --policy")
+        notes.append("the signature does not cover a policy; name one with --policy")
     names = ", ".join(key.public_key.did for key in signing.keys)
     return Report(
         command="lock sign",
@@ -226,5 +227,5 @@ def _build_row(code: str, message: str) -> Row:
 
 def _summarize_failure(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
-        return f"{lock.name} is not signed as required: {'; '.join(missing)}"
+        return f"{lock.name} lacks a required signature: {'; '.join(missing)}"
     return f"{lock.name} is signed, but was changed: {document.critical_problems[0].message}"

@@ -1,4 +1,4 @@
-"""The packages in a lock: known vulnerabilities among them, and the bill of materials."""
+"""Finds known vulnerabilities of the packages in a lock, and builds the SBOM."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
 NOT_CHECKED = "dependencies_not_looked_up"
 VULNERABILITY_KINDS: FindingKinds = build_kind_table(
-    critical=((VULNERABLE, "A published record calls a locked version vulnerable or malicious."),),
+    critical=((VULNERABLE, "According to an OSV record, a locked version is vulnerable or malicious."),),
     review=(
         (
             UNCERTAIN,
-            "A published record is about this package, but its versions cannot be compared with the locked one.",
+            "An OSV record is about this package, but its versions cannot be compared with the locked version.",
         ),
     ),
-    warning=((NOT_CHECKED, "The dependencies of this server are not locked, so they were not looked up."),),
+    warning=((NOT_CHECKED, "The dependencies of this server are not locked, so they were not checked."),),
 )
 _ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
     "npm": "npm",
@@ -46,18 +46,20 @@ _ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
 }
 
 _LOCKABLE_TYPES = ("npm", "pypi", "oci", "mcpb")
-_DEPENDENCIES_NOT_LOCKED = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
-_LOCAL_PROGRAM_INCOMPLETE = "it is a local program, whose dependencies are unknown and missing here"
+_DEPENDENCIES_NOT_LOCKED = (
+    "its dependencies are not locked, so the SBOM does not list them; lock them with pinwarden prove"
+)
+_LOCAL_PROGRAM_INCOMPLETE = "it is a local program with unknown dependencies, so the SBOM does not list them"
 
 
 def find_advisories(project: Project, export: Path) -> Report:
-    """Return the report of ``pinwarden advisories``. A lock that was tampered with is refused."""
+    """Return the report of ``pinwarden advisories``. Raises if the lock was tampered with."""
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
     packages = list_locked_packages(lock, document.files)
     vulnerabilities = find_vulnerable_packages(read_osv_export(export), packages)
-    rows = (*build_vulnerability_rows(vulnerabilities, packages), *_report_unchecked(lock))
+    rows = (*build_vulnerability_rows(vulnerabilities, packages), *_build_unchecked_rows(lock))
     return Report(
         command="advisories",
         subject=project.lock.name,
@@ -74,9 +76,9 @@ def find_advisories(project: Project, export: Path) -> Report:
 
 
 def list_locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
-    """Return every package in the lock with an exact version, and the servers that need it.
+    """Return every package in the lock that has an exact version, with the servers that need it.
 
-    ``files`` are the files next to the lock, by the path that the lock pins.
+    ``files`` are the files next to the lock, by their path in the lock.
     """
     closures = {
         pin.path: closure_document.parse(files[pin.path])
@@ -93,7 +95,7 @@ def list_locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[Package
 def build_vulnerability_rows(
     vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
 ) -> tuple[Row, ...]:
-    """One row per vulnerability, including those whose versions cannot be compared."""
+    """Return one row per pair of package and OSV record."""
     return tuple(
         Row(
             code=VULNERABLE if vulnerable.certain else UNCERTAIN,
@@ -108,14 +110,14 @@ def build_vulnerability_rows(
 
 
 class SbomDocument(Record):
-    """The document, and the report about it."""
+    """The bytes of an SBOM, and the report of ``pinwarden sbom``."""
 
     data: bytes = field(repr=False)
     report: Report
 
 
-def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> SbomDocument:
-    """Return the bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
+def build_sbom(lock_path: Path, sbom_format: SbomFormat, now: str, tool_version: str) -> SbomDocument:
+    """Build the SBOM and the report of ``pinwarden sbom``. Raises if the lock was tampered with."""
     document = read_lock(lock_path)
     lock = document.lock
     refuse_if_tampered(document.problems)
@@ -124,10 +126,10 @@ def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> Sbom
         for _, member, pin in list_file_pins(lock)
         if member == "closure"
     }
-    bill = collect_contents(lock, closures, mask_url)
+    contents = collect_contents(lock, closures, mask_url)
     bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
     packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _LOCKABLE_TYPES}
-    to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
+    to_bytes = cyclonedx.to_bytes if sbom_format == "cyclonedx" else spdx.to_bytes
     rows = tuple(
         Row(
             code=NO_CLOSURE,
@@ -137,25 +139,26 @@ def build_sbom(lock_path: Path, kind: Kind, now: str, tool_version: str) -> Sbom
             path="",
             message=_DEPENDENCIES_NOT_LOCKED if server.name in packaged else _LOCAL_PROGRAM_INCOMPLETE,
         )
-        for server in bill.servers
+        for server in contents.servers
         if server.dependencies is None and server.is_installed and server.name not in bundled
     )
+    servers, packages = plural(len(contents.servers), "server"), plural(len(contents.packages), "package")
     report = Report(
         command="sbom",
         subject=lock_path.name,
-        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} they depend on",
+        summary=f"{servers}, {packages} they depend on",
         exit_code=EXIT_CLEAN,
         rows=rows,
         facts={
-            "kind": kind,
-            "servers": len(bill.servers),
-            "packages": len(bill.packages),
-            "serial": bill.serial.urn,
+            "kind": sbom_format,
+            "servers": len(contents.servers),
+            "packages": len(contents.packages),
+            "serial": contents.serial.urn,
             "incomplete": [row.name for row in rows],
         },
-        rule_texts=collect_kind_reasons(BILL_KINDS),
+        rule_texts=collect_kind_reasons(SBOM_KINDS),
     )
-    return SbomDocument(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
+    return SbomDocument(data=to_bytes(contents, lock_path.name, now, tool_version), report=report)
 
 
 def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
@@ -172,12 +175,12 @@ def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pa
 def _find_own_package(entry: Entry) -> PackageRef | None:
     """Return the package of the server itself; None if it has no exact version."""
     try:
-        runs = read_locked_launch(entry).launch
-    except PinwardenError:  # an address, or a command that only its own client can parse
+        launch = read_locked_launch(entry).launch
+    except PinwardenError:  # a remote server, or a command that Pinwarden cannot interpret
         target = entry.selected_target
         kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
     else:
-        package = runs.via or runs
+        package = launch.via or launch
         kind, name, version = package.kind, package.identity, (package.version or "") if package.pinned else ""
     if kind not in _ECOSYSTEMS or not name or not version:
         return None
@@ -186,14 +189,16 @@ def _find_own_package(entry: Entry) -> PackageRef | None:
     )
 
 
-def _report_unchecked(lock: Lock) -> Iterator[Row]:
-    """Servers that were not checked completely. Remote servers have no packages to check."""
+def _build_unchecked_rows(lock: Lock) -> Iterator[Row]:
+    """Yield a row per local server whose dependencies were not checked, because the lock does not have them."""
     for entry in lock.entries:
         extension = read_extension(entry)
         if (extension is not None and extension.closure is not None) or entry.selected_target.get("kind") == "remote":
             continue
         checked = (
-            "not a package with an exact version" if _find_own_package(entry) is None else "only its own version was"
+            "its dependencies are not locked, and it has no package with an exact version, so nothing was checked"
+            if _find_own_package(entry) is None
+            else "its dependencies are not locked, so only its own package was checked"
         )
         yield Row(
             code=NOT_CHECKED,
@@ -201,7 +206,7 @@ def _report_unchecked(lock: Lock) -> Iterator[Row]:
             entity="server",
             name=entry.name,
             path="",
-            message=f"its dependencies are not locked and were not looked up ({checked})",
+            message=checked,
         )
 
 
@@ -209,7 +214,7 @@ def _describe_vulnerability(vulnerable: VulnerablePackage, servers: tuple[str, .
     names = ", ".join((vulnerable.id, *vulnerable.aliases[:5]))
     text = f"{names}: {vulnerable.summary}" if vulnerable.summary else names
     if not vulnerable.certain:
-        text = f"{text}; its versions cannot be compared with {vulnerable.package.version}"
+        text = f"{text}; the record's versions cannot be compared with {vulnerable.package.version}"
     fixed = f"; fixed in {', '.join(vulnerable.fixed[:5])}" if vulnerable.fixed else ""
     return f"{text}{fixed}; needed by {', '.join(servers[:5])}"
 
@@ -231,7 +236,7 @@ def _vulnerability_to_json(
     }
 
 
-Kind = Literal["cyclonedx", "spdx"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+SbomFormat = Literal["cyclonedx", "spdx"]
+SBOM_FORMATS: tuple[SbomFormat, ...] = get_args(SbomFormat)
 NO_CLOSURE = "closure_not_locked"
-BILL_KINDS: FindingKinds = build_kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))
+SBOM_KINDS: FindingKinds = build_kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))

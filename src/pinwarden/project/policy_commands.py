@@ -1,4 +1,4 @@
-"""The ``policy`` commands: write a policy to start from, check the lock against the policy, print its digest."""
+"""Implements the ``policy`` commands: write a first policy, check the lock against a policy, print its digest."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _MINIMAL = {"version": 1, "minTrustTier": "conditional"}
 
 
 def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, force: bool = False) -> Report:
-    """Return the report of ``pinwarden policy init``. An existing policy is replaced only with ``force``."""
+    """Write a policy and return the report of ``pinwarden policy init``. Replaces a policy only with ``force``."""
     if toolpin:
         path = project.root / TOOLPIN_POLICY
         data = encode_javascript_json(RECOMMENDED_TOOLPIN_POLICY if recommended else _MINIMAL)
@@ -91,18 +91,18 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
         data = _merge_into_file(path, _render_template(recommended), force)
         digest = parse_policy(data).digest.sri
     action = _write_policy(path, data, replace=force or not toolpin)
-    shown = project.display_path(path)
+    displayed = project.display_path(path)
     return Report(
         command="policy init",
-        subject=shown,
-        summary=f"{shown} {action}; check the lock against it with pinwarden policy check",
+        subject=displayed,
+        summary=f"{displayed} {action}; check the lock against it with pinwarden policy check",
         exit_code=EXIT_CLEAN,
-        facts={"file": shown, "action": action, "recommended": recommended, "digest": digest},
+        facts={"file": displayed, "action": action, "recommended": recommended, "digest": digest},
     )
 
 
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
-    """Return the report of ``pinwarden policy check``. A lock that was tampered with is refused."""
+    """Return the report of ``pinwarden policy check``. Raises if the lock was tampered with."""
     from pinwarden.lock.lockfile import refuse_if_tampered
     from pinwarden.project.lock_documents import find_entries, read_lock
 
@@ -110,24 +110,24 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
     lock = document.lock
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else find_entries(lock, server)
-    # This command verifies neither bytes nor signatures.
+    # This command verifies neither bytes nor signatures, so no evidence counts as verified.
     broken_rules_by_entry = [
         (entry, find_broken_rules(policies, entry.document, now, verified_evidence=frozenset())) for entry in entries
     ]
     refused = sum(any(rule.refuses for rule in rules) for _, rules in broken_rules_by_entry)
-    counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
-    recorded = f"{RECORDED_EVIDENCE.format(count=counted)} (both are options of pinwarden ci)"
+    count = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
+    evidence_note = f"{RECORDED_EVIDENCE.format(count=count)} (both are options of pinwarden ci)"
     return Report(
         command="policy check",
         subject=server or project.lock.name,
-        summary=f"{refused} of {counted} refused by the policy" if refused else f"{counted} allowed by the policy",
+        summary=f"{refused} of {count} refused by the policy" if refused else f"{count} allowed by the policy",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=tuple(
             _build_row(entry, rule)
             for entry, rules in broken_rules_by_entry
             for rule in sorted(rules, key=lambda rule: not rule.refuses)
         ),
-        notes=(recorded,) if entries and requires_evidence(policies) else (),
+        notes=(evidence_note,) if entries and requires_evidence(policies) else (),
         facts={
             "ok": not refused,
             "environment": policies.environment,
@@ -140,7 +140,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
 def report_policy_digest(project: Project, named: Path | None = None) -> Report:
     """Return the report of ``pinwarden policy digest``."""
     if named is not None:
-        shown, digest = str(named), read_policy(named).digest.sri
+        file, digest = str(named), read_policy(named).digest.sri
     else:
         policies = load_required_policies(project, None)
         present = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
@@ -148,21 +148,21 @@ def report_policy_digest(project: Project, named: Path | None = None) -> Report:
             raise PinwardenError(
                 "USAGE",
                 f"both {OWN_POLICY} and {TOOLPIN_POLICY} contain a policy",
-                hint="Name one of them with --policy.",
+                hint="Choose one of them with --policy.",
             )
-        shown = str(TOOLPIN_POLICY if policies.own is None else OWN_POLICY)
+        file = str(TOOLPIN_POLICY if policies.own is None else OWN_POLICY)
         digest = present[0].digest.sri
     return Report(
         command="policy digest",
-        subject=shown,
+        subject=file,
         summary=digest,
         exit_code=EXIT_CLEAN,
-        facts={"file": shown, "digest": digest},
+        facts={"file": file, "digest": digest},
     )
 
 
 def load_required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
-    """Return the named policy, or those of the project. Raises an error if there is none."""
+    """Load the policy in the file ``named``, or the project's policies. Raises if there is no policy."""
     if named is None:
         policies = load_policies(project, environment)
     else:
@@ -180,14 +180,14 @@ def load_required_policies(project: Project, named: Path | None, environment: st
 
 
 def read_policy(path: Path) -> Policy | ToolPinPolicy:
-    """Return the policy in a file: ToolPin's if it is JSON, ours if it is TOML."""
+    """Read a policy file. A JSON file is in ToolPin's format, a TOML file in Pinwarden's."""
     if path.suffix == ".json":
         return parse_file(path, parse_toolpin_policy)
     return parse_file(path, parse_policy)
 
 
 def policy_digest(path: Path | None) -> str | None:
-    """Return the digest that a lock signature names; None if no policy is given. A missing file is an error."""
+    """Return the digest of a policy file, which lock signatures cover; None if no policy is given."""
     return None if path is None else read_policy(path).digest.sri
 
 
@@ -196,9 +196,9 @@ def _render_template(recommended: bool) -> bytes:
 
 
 def _merge_into_file(path: Path, policy: bytes, force: bool) -> bytes:
-    """Return the new content of our file.
+    """Return the new content of ``pinwarden.toml``.
 
-    Other tables in it are kept; an existing policy is replaced only with ``force``.
+    Keeps other tables. Replaces an existing policy only with ``force``, and only if there are no other tables.
     """
     if not (path.exists() or path.is_symlink()):
         return policy

@@ -1,4 +1,4 @@
-"""``secrets audit``: plaintext secrets in client configurations and in the lock. Reports never contain a value."""
+"""Finds secrets in plain text in client configurations and in the lock. Reports never contain the secret itself."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SECRET_KINDS: FindingKinds = build_kind_table(
 def audit_secrets(project: Project) -> Report:
     """Return the report of ``pinwarden secrets audit``.
 
-    1. The secrets that the lock declares, in the files of its clients, as ToolPin does it.
-    2. Every configured server, locked or not, the inputs that files declare, and the lock itself.
-    3. Files that could not be read.
+    1. Like ToolPin, look in client configurations for the secrets that the lock declares.
+    2. Check all configured servers, the inputs that configuration files declare, and the lock itself.
+    3. Report files that could not be read.
     """
     view = read_config_view(project)
     by_path = {file.path: file for file in view.files}
@@ -62,7 +62,7 @@ def audit_secrets(project: Project) -> Report:
 
 
 def _audit_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
-    """Secrets in the lock, which is usually committed and shared."""
+    """Find secrets in the lock, which is usually committed to a repository."""
     entries = [(locked, locked.client) for locked in view.installed]
     entries += [(located.locked, located.client) for located in view.located]
     servers = [
@@ -74,7 +74,7 @@ def _audit_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]
 
 
 def _remove_duplicates(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
-    """One finding per location; the first one wins, so that ToolPin's wording is kept."""
+    """Keep the first finding for each location."""
     unique: dict[tuple[Any, ...], SecretFinding] = {}
     for finding in findings:
         location = (finding.file, finding.name, finding.secret_source, finding.secret_name)
@@ -98,7 +98,7 @@ def _report_unreadable(view: ConfigView, findings: Iterable[SecretFinding]) -> I
 
 
 def _build_row(project: Project, finding: SecretFinding) -> Row:
-    several = ", " in finding.file
+    has_several_files = ", " in finding.file
     return Row(
         code=finding.kind,
         severity=SECRET_KINDS[finding.kind].severity,
@@ -106,14 +106,14 @@ def _build_row(project: Project, finding: SecretFinding) -> Row:
         name=finding.name,
         path="",
         message=finding.message,
-        file=project.display_path(finding.file) if finding.file and not several else None,
+        file=project.display_path(finding.file) if finding.file and not has_several_files else None,
     )
 
 
 def _finding_to_json(project: Project, finding: SecretFinding) -> dict[str, Any]:
-    shown = finding.to_json()
-    shown["file"] = ", ".join(project.display_path(path) for path in finding.file.split(", ")) if finding.file else ""
-    return shown
+    value = finding.to_json()
+    value["file"] = ", ".join(project.display_path(path) for path in finding.file.split(", ")) if finding.file else ""
+    return value
 
 
 def _summarize(view: ConfigView, secrets: int, unread: int) -> str:

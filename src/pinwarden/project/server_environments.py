@@ -1,4 +1,4 @@
-"""Environments of locked servers: built from verified files, checked before every use."""
+"""Builds the environments of locked servers from verified files, and checks them before every use."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 
 
 class ServerEnvironment(Record):
-    """How one closure becomes an environment on this machine."""
+    """The functions that build, check and start the environment of one server on this machine."""
 
     key: str
     list_files: Callable[[], tuple[ClosureFile, ...]]
-    """The archives that it is built from; called only if something has to be built."""
+    """Returns the archives that the environment is built from."""
     build: Callable[[Path], None]
     find_problem: Callable[[Path], str | None]
     build_command: Callable[[Path, str | None], list[str]]
     readable_folders: tuple[str, ...] = ()
-    """Further folders that the server must be able to read."""
+    """Folders outside the environment that the server must be able to read."""
 
 
 class ScriptPermissions(Record):
-    """Packages whose install scripts may run, by archive digest, and whether they may run without a sandbox."""
+    """The install scripts that may run, and whether they may run without a sandbox."""
 
     approved: frozenset[Digest] = frozenset()
+    """The archive digests of packages whose scripts the user approved."""
     without_sandbox: bool = False
 
 
 def plan_environment(
     closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
 ) -> ServerEnvironment:
-    """Return the environment of a closure, whose file has this digest."""
+    """Return the environment for a closure. ``digest`` is the digest of the closure file."""
     if closure.ecosystem == "npm":
         return _plan_node(closure, digest, store, search_path, scripts)
     return _plan_python(closure, digest, store)
@@ -60,33 +61,35 @@ def _plan_node(
 
     current = node.NodePlatform.current()
     packages = node.choose_packages(closure, current)
-    scripted = tuple(
+    script_packages = tuple(
         package for package in packages if package.has_install_scripts and package.files[0].digest in scripts.approved
     )
-    key = node.compute_environment_key(digest, current, scripted)
+    key = node.compute_environment_key(digest, current, script_packages)
 
     def build(folder: Path) -> None:
-        if not scripted:
+        if not script_packages:
             return node.build(folder, key, packages, store)
         from pinwarden.artifacts.environments.node import ScriptApprovals
 
-        approvals = ScriptApprovals(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
+        approvals = ScriptApprovals(
+            packages=script_packages, search_path=search_path, without_sandbox=scripts.without_sandbox
+        )
         return node.build(folder, key, packages, store, approvals)
 
-    def command(folder: Path, program: str | None) -> list[str]:
+    def build_command(folder: Path, program: str | None) -> list[str]:
         from pinwarden.system.files import find_program
 
         interpreter = find_program("node", search_path)
         if interpreter is None:
-            raise PinwardenError("PROGRAM_UNKNOWN", "node is needed to start this server, and is not installed")
+            raise PinwardenError("PROGRAM_UNKNOWN", f"{closure.root.name} cannot start, because node is not installed")
         return node.build_start_command(folder, closure.root, program, interpreter)
 
     return ServerEnvironment(
         key=key,
         list_files=lambda: tuple(package.files[0] for package in packages),
         build=build,
-        find_problem=lambda folder: node.audit(folder, packages, store, scripted),
-        build_command=command,
+        find_problem=lambda folder: node.audit(folder, packages, store, script_packages),
+        build_command=build_command,
     )
 
 
@@ -109,14 +112,17 @@ def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnviro
 
 
 def _add_stored_digests(package: ClosurePackage, store: Store) -> ClosurePackage:
-    """Return the package with the file digests that the store knows, if the lock has none for this platform."""
+    """Add tree digests from the store to a package, if the lock has no tree digests for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
     return replace(package, files=tuple(replace(file, tree=store.recorded_tree(file.digest)) for file in package.files))
 
 
 def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:
-    """Return the folder of the environment, verified against the lock. A changed one is built again from the store."""
+    """Return the folder of the environment after checking it against the lock.
+
+    Builds the environment if it does not exist or was changed. Raises ``ARTIFACT_MISSING`` if the store lacks a file.
+    """
     folder = store.environment_folder(environment.key)
     if folder.is_dir():
         problem = environment.find_problem(folder)
@@ -127,33 +133,36 @@ def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: 
     if missing:
         raise PinwardenError(
             "ARTIFACT_MISSING",
-            f"{len(missing)} locked files are not in the store, first {missing[0]}",
+            f"{len(missing)} locked files are not in the store, for example {missing[0]}",
             data={"missing": missing[:100]},
         )
     return store.build_environment(
-        environment.key, environment.build, is_intact=lambda place: environment.find_problem(place) is None
+        environment.key,
+        environment.build,
+        is_intact=lambda built_folder: environment.find_problem(built_folder) is None,
     )
 
 
 SETTING_PREFIX = "MCPB_USER_CONFIG_"
-"""The setting ``api_key`` of a bundle is the variable ``MCPB_USER_CONFIG_API_KEY``."""
+"""The prefix of environment variables for a bundle's settings: ``api_key`` is ``MCPB_USER_CONFIG_API_KEY``."""
 
 
 class PinnedMcpb(Record):
-    """A locked MCPB file, and the digest of the files in it."""
+    """The URL and digests of a locked MCPB bundle."""
 
     url: str
     digest: Digest
     tree: Digest
+    """The tree digest of the files in the bundle."""
 
 
 def is_mcpb(entry: Entry) -> bool:
-    """Whether an entry starts an MCPB bundle. The command that ToolPin writes for one does not say so."""
+    """Whether an entry is for an MCPB bundle. The command in the entry does not show this."""
     return entry.selected_target.get("registryType") == "mcpb"
 
 
 def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
-    """Return the bundle that an entry pins."""
+    """Return the bundle that an entry pins. Raises ``BYTES_NOT_LOCKED`` if its digest is not locked."""
     extension, url = read_extension(entry), entry.selected_target.get("identifier")
     tree = extension.bundle_tree if extension is not None else None
     if extension is None or len(extension.artifacts) != 1 or tree is None or not isinstance(url, str):
@@ -162,7 +171,10 @@ def find_pinned_mcpb(entry: Entry) -> PinnedMcpb:
 
 
 def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
-    """Return the bundle in the store, downloaded if it is not there. Bytes that differ from the lock are refused."""
+    """Return the path of a bundle in the store. Downloads the bundle if the store does not have it.
+
+    Raises ``ARTIFACT_MISMATCH`` if the downloaded file does not have the locked digest.
+    """
     from pinwarden.artifacts.artifact import PackageRef
     from pinwarden.artifacts.downloads import stage_file
 
@@ -175,21 +187,21 @@ def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
         if staged.file.sha256 != digest:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"{staged.file.name} is not the locked file",
+                f"the digest of {staged.file.name} differs from the lock",
                 data={"locked": str(digest), "found": str(staged.file.sha256)},
             )
         return context.store.add_copy(staged.path, digest)
 
 
 def compute_bundle_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
-    """Return the digest of the files in a bundle whose bytes were verified."""
+    """Return the tree digest of the files in a bundle. Downloads the bundle if the store does not have it."""
     from pinwarden.artifacts.environments import mcpb
 
     return mcpb.compute_bundle_digest(fetch_mcpb(url, digest, context))
 
 
 def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
-    """How a bundle becomes an environment."""
+    """Return the environment for an MCPB bundle."""
     from pinwarden.artifacts.environments import mcpb
 
     name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
@@ -203,13 +215,14 @@ def plan_mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment
 
 
 def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
-    """Return the command of a built bundle, with the user's settings from environment variables."""
+    """Return the command that starts a built bundle. The user's settings come from environment variables."""
     from pinwarden.artifacts.environments import mcpb
     from pinwarden.artifacts.environments.python import Interpreter
     from pinwarden.system.files import find_program
 
     runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.current())
     settings = {
+        # Several values are separated like the folders in PATH.
         name: tuple(value.split(os.pathsep)) if setting.multiple else value
         for name, setting in mcpb.read_built_manifest(folder).settings.items()
         if (value := variables.get(setting_variable(name)))
@@ -222,32 +235,32 @@ def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> 
 
 
 def setting_variable(setting: str) -> str:
-    """Return the environment variable of a setting. Several values are separated like those of PATH."""
+    """Return the environment variable for a bundle's setting."""
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 
 
-def find_locked_digest(entry: Entry, runs: Launch) -> Digest:
-    """Return the digest that an entry pins: of its index, or of its only manifest."""
+def find_locked_digest(entry: Entry, launch: Launch) -> Digest:
+    """Return the locked digest of an image's index or only manifest. Raises ``BYTES_NOT_LOCKED`` if there is none."""
     extension = read_extension(entry)
     image = extension.image if extension else None
     if image is not None:
         digest = image.index or next(iter(image.platforms.values()), None)
     else:
-        digest = Digest.parse(runs.digest) if runs.digest else None
+        digest = Digest.parse(launch.digest) if launch.digest else None
     if digest is None:
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the digest of the image of {entry.name[:120]!a} is not locked yet")
     return digest
 
 
-def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
-    """The layout of a locked image in the store, as this machine's platform needs it; downloaded if it is not there."""
+def fetch_image(entry: Entry, launch: Launch, context: FetchContext) -> Path:
+    """Return the image layout of a locked image in the store. Downloads it for this platform if it is not there."""
     from pinwarden.artifacts.environments.images import detect_container_platform, read_stored_image
     from pinwarden.artifacts.environments.store import remove_tree
     from pinwarden.artifacts.oci import save_layout
     from pinwarden.artifacts.oci_reference import parse_reference
     from pinwarden.artifacts.oci_registry import OciRegistry
 
-    digest = find_locked_digest(entry, runs)
+    digest = find_locked_digest(entry, launch)
     extension = read_extension(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
     current = tuple(
@@ -255,7 +268,7 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
         for platform in (detect_container_platform(),)
         if any(_is_same_platform(platform, name) for name in listed)
     )
-    reference = f"{runs.identity}@{digest}"
+    reference = f"{launch.identity}@{digest}"
     registry = OciRegistry(
         parse_reference(reference), context.fetcher, context.sources.image(reference, by_project=True)
     )
@@ -272,19 +285,19 @@ def _is_same_platform(platform: str, listed: str) -> bool:
 
 
 def choose_image(
-    entry: Entry, runs: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
+    entry: Entry, launch: Launch, engine: ContainerEngine, store: Store, notify: Callable[[str], None]
 ) -> str:
-    """Return the image name for the engine, always by digest; loaded from the store if the image was fetched."""
+    """Return the image name to start, which always has a digest. Loads the image from the store if it is there."""
     from pinwarden.artifacts.environments.images import ensure_loaded, read_stored_image
 
-    digest = find_locked_digest(entry, runs)
+    digest = find_locked_digest(entry, launch)
     folder = store.image_folder(digest)
     if folder.is_dir():
         image = read_stored_image(folder, digest)
         if image is None:
-            notify("the image in the store differs from the lock; the engine downloads it itself")
+            notify("the image in the store differs from the lock; the container engine downloads the locked image")
         else:
             name = ensure_loaded(engine, folder, image, notify)
             if name is not None:
                 return name
-    return f"{runs.identity}@{digest}"
+    return f"{launch.identity}@{digest}"

@@ -1,4 +1,4 @@
-"""Compare an approved surface with another: what changed, how much it matters, and whether it is blocked."""
+"""Builds the reports of ``diff``, ``scan`` and ``inspect`` from surfaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
-    """Return the report of ``pinwarden diff``; with ``whole``, no value is shortened, so that it can be approved."""
+    """Return the report of ``pinwarden diff``. With ``whole``, values are not shortened, as an approval needs them."""
     changes = compare(before, after)
     blocked = blocked_by_default(changes)
     counts = Counter(change.severity for change in changes)
@@ -41,20 +41,20 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
 
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
-    """Return the report of ``pinwarden scan`` over one or more servers, also compared with each other."""
+    """Return the report of ``pinwarden scan``. If there are several servers, each is also compared with the others."""
     findings: list[tuple[str, ScanFinding]] = []
     for name, surface in surfaces.items():
-        neighbours = [(other, surface) for other, surface in surfaces.items() if other != name]
-        findings += [(name, finding) for finding in scan(surface, neighbours)]
+        other_servers = [(other, surface) for other, surface in surfaces.items() if other != name]
+        findings += [(name, finding) for finding in scan(surface, other_servers)]
     warnings = sum(finding.severity == "warning" for _, finding in findings)
     counts: Counter[str] = Counter(finding.severity for _, finding in findings)
-    several = len(surfaces) > 1
+    show_server = len(surfaces) > 1
     return Report(
         command="scan",
         subject=", ".join(surfaces),
         summary=_summarize_scan(counts, len(surfaces)),
         exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
-        rows=tuple(build_scan_row(finding, name if several else "") for name, finding in findings),
+        rows=tuple(build_scan_row(finding, name if show_server else "") for name, finding in findings),
         facts={
             "findings": [{"server": name, **as_dict(finding)} for name, finding in findings],
             "counts": {"warning": counts["warning"], "info": counts["info"]},
@@ -63,7 +63,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = Fa
 
 
 def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
-    """Return a finding as a row of a report."""
+    """Build the report row of a scan finding. ``server`` is shown if it is given."""
     return Row(
         code=finding.code,
         severity=finding.severity,
@@ -76,20 +76,20 @@ def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
 
 
 def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
-    """Scan warnings about text that is not in an approved surface."""
+    """Scan a surface, and return rows for warnings about text that is not in an approved surface."""
     return tuple(build_scan_row(finding, server) for finding in find_new_warnings(surface, approved))
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:
-    """Return the report of ``pinwarden inspect``: what was seen, and what cannot be digested."""
-    refused = tuple(
+    """Return the report of ``pinwarden inspect``, with a row for each item that has no digest."""
+    undigestable_rows = tuple(
         Row(
             code="undigestable",
             severity="critical",
             entity=item.kind.entity,
             name=item.name,
             path="",
-            message=f"cannot be digested: {item.problem}",
+            message=f"this item has no digest: {item.problem}",
         )
         for item in surface.undigestable
     )
@@ -97,14 +97,14 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
         command="inspect",
         subject=subject,
         summary=_summarize_surface(surface),
-        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
-        rows=refused,
+        exit_code=EXIT_REFUSED if undigestable_rows else EXIT_CLEAN,
+        rows=undigestable_rows,
         facts={"surface": surface_to_json(surface), "digests": compute_surface_digests(surface)},
     )
 
 
 def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
-    """Return the report of probing under two client names: a server should show every client the same surface."""
+    """Compare the surfaces that a server shows to two clients. They should be equal."""
     changes = compare(first, second)
     same = "the server shows both clients the same surface"
     return Report(
@@ -118,7 +118,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
 
 
 def surface_to_json(surface: Surface) -> Any:
-    """Return the surface document as a value."""
+    """Return the surface as a JSON value."""
     return strict_json.parse_json(encode_surface(surface))
 
 
@@ -126,13 +126,13 @@ def _summarize_changes(counts: Counter[str], blocked: bool) -> str:
     if not counts:
         return "no change"
     counts_text = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
-    return f"{counts_text}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
+    return f"{counts_text}: {'blocked until a person approves the changes' if blocked else 'nothing needs a decision'}"
 
 
 def _build_diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
     notes: list[str] = []
     if before.server is None or after.server is None:
-        notes.append("server information was not recorded on both sides; only new instructions are compared")
+        notes.append("one of the two surfaces has no server information, so only instructions are compared")
     return tuple(notes)
 
 
@@ -141,17 +141,17 @@ def _format_digest(surface: Surface) -> str | None:
 
 
 def _summarize_scan(counts: Mapping[str, int], servers: int) -> str:
-    over = f" in {servers} servers" if servers > 1 else ""
+    where = f" in {servers} servers" if servers > 1 else ""
     if not sum(counts.values()):
-        return f"nothing suspicious found{over}"
-    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"
+        return f"nothing suspicious found{where}"
+    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{where} (advisory)"
 
 
 def _summarize_surface(surface: Surface) -> str:
-    counted = ", ".join(
+    item_counts = ", ".join(
         f"{len(surface.items_of_kind(kind))} {kind.entity}{'' if len(surface.items_of_kind(kind)) == 1 else 's'}"
         for kind in ITEM_KINDS
         if kind.member in surface.items
     )
-    digest = surface.digest or "none, because an item cannot be digested"
-    return f"{counted or 'no lists offered'}; surface {digest}"
+    digest = surface.digest or "without a digest, because an item has none"
+    return f"{item_counts or 'no lists offered'}; surface {digest}"

@@ -1,4 +1,4 @@
-"""The lock itself: its seals, the files next to it, the expected digest, consistency of entries, signatures."""
+"""Checks the lock itself: seals, files next to it, expected digest, consistency of entries, and signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCK_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("digest_mismatch", "The lock does not have the expected digest."),
         ("digest_partial", "The expected digest does not cover the approved surfaces."),
-        ("policy_changed", "The lock has the expected digest, and the policy does not."),
+        ("policy_changed", "The lock has the expected digest, but the policy does not."),
         (
             "name_collision",
             "Another file has the same name on file systems that ignore case, and may replace this one.",
@@ -34,7 +34,7 @@ LOCK_KINDS: FindingKinds = build_kind_table(
 
 
 def check_lock(project: Project, lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
-    """Problems of the lock and the files next to it."""
+    """Verify the lock and the files next to it. Yields a row per problem."""
     problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, pinned_files)]
     locations: dict[str, tuple[int, int]] = {}
     if problems:
@@ -55,27 +55,31 @@ def check_lock(project: Project, lock: Lock, pinned_files: Mapping[str, bytes], 
 
 
 def check_expected_digest(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> Iterator[Row]:
-    """Compare with the digest that is kept outside the repository. For a sealed lock it covers approvals and surfaces
-    (through the seal) and the policy, including that there is none."""
+    """Compare the lock with the digest that the user keeps outside the repository.
+
+    The digest covers the lock and the policy, or the absence of a policy. The digest of a sealed lock also covers
+    approvals and surfaces.
+    """
     if options.expect_digest is None:
         return
     seal = lock.seal.get("integrity") if lock.seal is not None else None
     digest = lockfile.compute_lock_digest(lock)
-    alone = str(seal or digest)
-    whole = policies.digest_with_seal(alone)
-    if options.expect_digest == whole:
+    lock_digest = str(seal or digest)
+    combined_digest = policies.digest_with_seal(lock_digest)
+    if options.expect_digest == combined_digest:
         return
-    code, message = "digest_mismatch", f"the digest is {whole}, expected {options.expect_digest[:100]}"
-    if options.expect_digest == alone:
+    code, message = "digest_mismatch", f"the digest is {combined_digest}, expected {options.expect_digest[:100]}"
+    if options.expect_digest == lock_digest:
         code = "policy_changed"
         message = (
-            "the expected digest is for a lock without a policy, and this project has one; review it, then store the "
-            "output of `pinwarden lock digest --sealed`"
+            "the expected digest is for a lock without a policy, but this project has a policy; review the policy, "
+            "then expect the digest that `pinwarden lock digest --sealed` prints"
         )
     elif options.expect_digest == digest:
         code = "digest_partial"
         message = (
-            "this digest covers only lockfileVersion 2, not the approved surfaces; use that of `lock digest --sealed`"
+            "the expected digest does not cover the approved surfaces; use the digest that "
+            "`pinwarden lock digest --sealed` prints"
         )
     yield Row(
         code=code,
@@ -89,7 +93,7 @@ def check_expected_digest(project: Project, lock: Lock, policies: Policies, opti
 
 
 def check_records(project: Project, lock: Lock) -> Iterator[Row]:
-    """Entries from configurations and bundles always have Pinwarden's record; if it is missing, it was removed."""
+    """Report entries from which Pinwarden's record was removed. Only entries from a registry may lack the record."""
     for entry in lock.entries:
         if entry.source in NON_REGISTRY_SOURCES and EXTENSION not in entry.manifest:
             yield Row(
@@ -104,10 +108,10 @@ def check_records(project: Project, lock: Lock) -> Iterator[Row]:
 
 
 def check_name_collisions(project: Project) -> Iterator[Row]:
-    """Other spellings of the names of the lock, its files and the policies.
+    """Report files whose names differ only in case from the lock, a file next to it, or a policy.
 
-    On a file system that ignores case only one of two such files exists after a checkout, and it may not be the one
-    that was checked here.
+    On a file system that ignores case, only one of two such files exists after a checkout, and it may be the file that
+    Pinwarden did not check.
     """
     from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 
@@ -124,13 +128,13 @@ def check_name_collisions(project: Project) -> Iterator[Row]:
             entity="lock",
             name="",
             path="",
-            message=f"{twin.name!a} is the same name as another file where case is ignored, and may replace it",
+            message=f"{twin.name!a} may replace a file whose name differs only in case, on systems that ignore case",
             file=project.display_path(twin),
         )
 
 
 def check_entry_consistency(project: Project, lock: Lock) -> Iterator[Row]:
-    """Entries whose summary (hosts, packages, tier) does not follow from their configuration."""
+    """Report entries whose summary (hosts, packages, tier) contradicts their configuration."""
     from pinwarden.project.configured_entry import INCONSISTENT_MESSAGE, find_inconsistent_entries
 
     for entry in find_inconsistent_entries(lock):
@@ -146,7 +150,7 @@ def check_entry_consistency(project: Project, lock: Lock) -> Iterator[Row]:
 
 
 def check_required_signatures(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
-    """Problems of the signatures, if signatures are required."""
+    """Check the signatures of the lock, if the options require signatures."""
     if options.signatures is None:
         return []
     from pinwarden.project.lock_signatures import check_signatures
@@ -168,10 +172,12 @@ def _locate_pointers(project: Project, paths: Sequence[str]) -> dict[str, tuple[
 
 
 def _find_policy_digest(policies: Policies) -> str | None:
-    """Return the digest of this project's policy, which a signature must name."""
-    stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
-    if len(stated) > 1:
+    """Return the digest of this project's policy, which a signature must cover; None if there is no policy."""
+    present = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
+    if len(present) > 1:
         raise PinwardenError(
-            "USAGE", "this project has two policies, and a signature names one", hint="Name it with --signed-policy."
+            "USAGE",
+            "this project has two policies, but a signature covers only one",
+            hint="Name the signed policy with --signed-policy.",
         )
-    return stated[0].digest.sri if stated else None
+    return present[0].digest.sri if present else None

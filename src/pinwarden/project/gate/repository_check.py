@@ -1,4 +1,4 @@
-"""The repository around the checked projects: file positions of findings, and configurations that no lock covers."""
+"""Locates findings in files of the repository, and finds configurations that no lock covers."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
 COVERAGE_KINDS: FindingKinds = build_kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
-    info=((NOT_CHECKED, "A folder of this repository has its own lock; this run checks only that folder's files."),),
+    info=((NOT_CHECKED, "A folder of this repository has its own lock, which this run does not check completely."),),
 )
 
 _MAX_LOCATED_BYTES = 4 * 1024 * 1024
-"""Largest file to search for the line of a finding; in larger files, findings are at line 1."""
+"""The largest file that is searched for the line of a finding. In larger files, all findings are at line 1."""
 
 
 def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
-    """The findings with paths relative to the repository's root and with line numbers, as pull request viewers need.
+    """Give the findings line numbers and paths relative to the repository's root, as pull request viewers need.
 
-    A row without a file is about the lock; the lock is named unless the project is ``alone`` in the report.
+    A row without a file is about the lock. Such a row gets the lock's path, unless the report is about one project.
     """
     prefix = _find_prefix(project.root, root)
     lines = _LineFinder(project.root)
     lock = project.display_path(project.lock)
 
-    def located(row: Row) -> Row:
+    def locate(row: Row) -> Row:
         file = row.file or lock
         line = row.line
         if line is None and not file.startswith("~/"):
             line = lines.find_line(Path(file), [row.name])
         return replace(row, file=None if alone and row.file is None else _add_prefix(file, prefix), line=line)
 
-    rows_by_check = {name: [located(row) for row in rows] for name, rows in checked.rows_by_check.items()}
+    rows_by_check = {name: [locate(row) for row in rows] for name, rows in checked.rows_by_check.items()}
     return replace(checked, subject=_add_prefix(checked.subject, prefix), rows_by_check=rows_by_check)
 
 
 def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
-    """Return the outcome for a project that could not be checked; it must not hide the others."""
+    """Return the result for a project that could not be checked, so that other projects are still reported."""
     lock, root = project.lock, project.root
-    # Not resolved: a symbolic link is named by its own path.
+    # The path is not resolved, so that the report names a symbolic link instead of its target.
     file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
     row = Row(
         code=COULD_NOT_CHECK,
@@ -65,7 +65,7 @@ def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
 
 
 def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
-    """Add findings about the repository outside of all projects."""
+    """Add findings about folders of the repository outside all checked projects."""
     rows = list(rows)
     if not rows:
         return checked
@@ -79,8 +79,10 @@ def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
 
 
 def check_coverage(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
-    """Servers configured in folders of the repository that this run does not check as projects, and risky settings in
-    their files, such as hooks or switches that start servers without asking."""
+    """Find servers in folders of the repository that this run does not check as projects.
+
+    Also reports risky settings in those folders, such as hooks, or settings that start servers without asking.
+    """
     from pinwarden.clients.files import discover_project_configs, list_project_names
     from pinwarden.clients.findings import check_file
     from pinwarden.project.configs import build_waivable_row
@@ -106,10 +108,10 @@ def check_coverage(root: Path, projects: Sequence[Project], policies: Policies) 
 
 
 def _check_nested_project(root: Path, project: Project) -> Iterator[Row]:
-    """Failures in a project that is not among those to check.
+    """Yield the failures of a project that this run was not asked to check.
 
-    Its lock is checked offline and without starting anything: a pull request that adds a configuration can add a lock
-    next to it.
+    Checks the project offline and without starting servers. Otherwise a pull request could hide a malicious
+    configuration by adding a lock next to it.
     """
     from pinwarden.project.gate.check import GateOptions, check_project
     from pinwarden.project.project import load_policies
@@ -151,7 +153,7 @@ def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, p
 
 
 def _find_prefix(folder: Path, root: Path | None) -> str:
-    """Return the path from the repository's root to a project, with a trailing slash; empty if they are the same."""
+    """Return the path from the repository's root to a project with a trailing slash; empty for the root itself."""
     try:
         prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
     except (OSError, RuntimeError, ValueError):
@@ -164,19 +166,21 @@ def _add_prefix(file: str, prefix: str) -> str:
 
 
 class _LineFinder:
-    """Finds the line that names a server, in a file of any format; reads each file once."""
+    """Finds the line that names a server in a JSON, TOML or YAML file. Reads each file once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._texts: dict[Path, str] = {}
 
     def find_line(self, file: Path, names: Sequence[str]) -> int:
-        """Return the first line that has one of these names as a key or a table; line 1 if there is none."""
+        """Return the first line that has one of these names as a key or a table name; 1 if there is none."""
         text = self._read_text(file)
         for name in filter(None, names):
-            spelt = re.escape(name)
+            escaped = re.escape(name)
             match = re.search(
-                rf"""["']{spelt}["':]|^\s*{spelt}\s*:|\[[^\]\n]*\.{spelt}\]|name:\s*{spelt}\s*$""", text, re.MULTILINE
+                rf"""["']{escaped}["':]|^\s*{escaped}\s*:|\[[^\]\n]*\.{escaped}\]|name:\s*{escaped}\s*$""",
+                text,
+                re.MULTILINE,
             )
             if match is not None:
                 return text.count("\n", 0, match.start()) + 1
