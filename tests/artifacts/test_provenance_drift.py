@@ -159,7 +159,7 @@ def test_attack_a_release_pushed_with_a_stolen_token_has_only_a_registry_signatu
 def test_attack_proof_that_vanished_is_critical() -> None:
     assert codes(LOCKED) == [("provenance_vanished", "critical")]
     assert messages(LOCKED) == [
-        f"its locked provenance is {REPOSITORY} (.github/workflows/release.yml, tag), and it has none now"
+        f"its locked provenance is {REPOSITORY} (.github/workflows/release.yml, tag), but it has no provenance now"
     ]
 
 

@@ -340,7 +340,10 @@ def test_a_call_is_answered_when_its_server_ended_although_a_child_keeps_its_out
 ) -> None:
     with running(tmp_path) as client:
         error = client.ask(how)["error"]
-        assert (error["code"], error["message"]) == (-32000, "pinwarden: the server ended before it sent a response")
+        assert (error["code"], error["message"]) == (
+            -32000,
+            "pinwarden: the server closed the connection before it sent a response",
+        )
         assert client.process.wait(60) == 4
 
 

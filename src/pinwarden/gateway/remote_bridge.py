@@ -172,7 +172,7 @@ class RemoteBridge:
         if message["method"] == "initialize" and response.status < 300:
             self._store_session_id(response)
         is_stream = response.content_type == _EVENTS and response.status < 400
-        answered = False
+        has_responded = False
         for data in _events(response) if is_stream else (response.body(_MAX_LINE),):
             parsed = _parse(data)
             if parsed is None or (response.status >= 400 and "error" not in parsed):
@@ -180,14 +180,14 @@ class RemoteBridge:
             is_response = response.status >= 400 or _is_response(parsed, message["id"])
             if is_response and message["method"] == "initialize":
                 self._store_version(parsed)
-            answered = answered or is_response
+            has_responded = has_responded or is_response
             # A server that could not parse the request does not know its id.
             self._output.write(data if response.status < 400 else encode({**parsed, "id": message["id"]}))
             if is_response and is_stream:
                 break  # the server may keep the connection open
         if is_stream:
             response.close()
-        return answered
+        return has_responded
 
     def _notify(self, line: bytes, message: Mapping[str, Any]) -> None:
         """Post a notification, or the response to a request of the server, and wait until the server accepted it."""
@@ -343,7 +343,7 @@ def _events(response: HttpResponse) -> Iterator[bytes]:
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:
-    """Return a message; None for anything else, which no request can be matched with."""
+    """Parse a JSON-RPC message. Returns None if the bytes are not one JSON object."""
     try:
         parsed = parse_json(data, _LIMITS.json)
     except PinwardenError:

@@ -1,7 +1,7 @@
-"""The server's lists in one session. The gateway requests them itself, checks them, and keeps them up to date.
+"""The server's lists in one session, which the gateway requests, checks, and keeps up to date.
 
 A client may call a tool without listing the tools, list one page of many, or keep a list for a day. So the gateway
-requests a list itself, under its own request ids, whenever it needs one and has none that is recent enough. The client
+requests a list itself, with its own request ids, whenever it needs a recent list to decide about a message. The client
 never sees the responses.
 """
 
@@ -22,8 +22,8 @@ from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUN
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
 DISCOVER = "server/discover"
-_RETRY_SECONDS = 2.0  # after a list that could not be read
-_LONG = 30  # items; checking 30 changed items takes about ten milliseconds
+_RETRY_SECONDS = 2.0  # wait before a list that could not be read is requested again
+_LONG = 30  # checking 30 changed items takes about ten milliseconds
 
 
 class CheckedList:
@@ -54,9 +54,9 @@ class CheckedList:
         self.change_count = change_count
         """The number of list-changed notifications before this list was requested; -1 if the list is outdated."""
         self.order = order
-        """Counts requests for lists. A list with a higher number was requested later."""
+        """The number of the request for this list. Later requests have higher numbers."""
         self.epoch = -1
-        """The guard's epoch in which the list was checked; -1 before that."""
+        """The guard's epoch in which the list was checked; -1 if it was not checked yet."""
         self.uses = 0
         self.problem: str | None = None
         """Why the list could not be read."""
@@ -87,7 +87,7 @@ class _ListRequest:
 
     def __init__(self, kind: ItemKind | None, since: float, change_count: int, order: int, rounds: int = 0) -> None:
         self.kind = kind
-        """None for ``server/discover``."""
+        """The kind of list; None for a ``server/discover`` request."""
         self.since = since
         self.change_count = change_count
         self.order = order
@@ -114,31 +114,31 @@ class CheckedLists:
         self._in_handshake = False
         self._lists: dict[str, CheckedList] = {}
         self._requests: dict[str, _ListRequest] = {}
-        """By request id."""
+        """Open requests for lists, by request id."""
         self._requesting: dict[str, str] = {}
-        """By list, the id of its open request."""
+        """The ids of open requests, by the member name of the list."""
         self._last_id = 0
         self._last_order = 0
         self._changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
-        """How often the server announced to this session that a list changed."""
+        """The number of list-changed notifications in this session, by the member name of the list."""
 
     # The state of the session
 
     def begin_handshake(self) -> None:
-        """The client sent ``initialize``. Marks all lists as outdated; none is requested until the handshake ends."""
+        """Mark all lists as outdated, because the client sent ``initialize``. Pauses list requests until the handshake ends."""
         self.meta = None
         self._in_handshake = True
         for checked_list in self._lists.values():
             checked_list.change_count = -1
 
     def end_handshake(self, server: dict[str, Any] | None) -> None:
-        """The handshake ended. ``server`` is the server's description of itself; None if the handshake failed."""
+        """End the handshake. ``server`` is the server's description of itself; None if the handshake failed."""
         self._in_handshake = False
         if server is not None:
             self.server = server
 
     def set_client_meta(self, meta: dict[str, Any]) -> None:
-        """The client sent a request of the stateless era with this ``_meta``."""
+        """Set the ``_meta`` of the client's requests in the stateless era. Ignored during a handshake."""
         if not self._in_handshake:
             self.meta = meta
 
@@ -189,7 +189,7 @@ class CheckedLists:
         return checked_list
 
     def find_call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
-        """Return, by tool, the audit event of a call that passes without a warning. The request id is missing in it."""
+        """Return the audit event of a call without a warning for each allowed tool. The events lack a request id."""
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client
             passing = [
@@ -235,11 +235,11 @@ class CheckedLists:
     # Lists from responses to the client
 
     def take_next_order(self) -> int:
-        """Number the next request for a list. Responses may arrive in another order."""
+        """Return the number of the next request for a list. Responses may arrive in another order."""
         self._last_order += 1
         return self._last_order
 
-    def add_list(  # noqa: PLR0913, PLR0917  all members of a list
+    def add_list(  # noqa: PLR0913, PLR0917
         self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
     ) -> None:
         """Add a complete list that the client or the gateway requested.
@@ -266,11 +266,11 @@ class CheckedLists:
         return self._guard.list_changes[kind.member] + self._changes[kind.member]
 
     def add_change(self, kind: ItemKind) -> None:
-        """The server announced to this session that a list changed."""
+        """Count a list-changed notification of this session."""
         self._changes[kind.member] += 1
 
     def on_list_changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
-        """The server announced that a list changed. Request it again, if the session uses that list."""
+        """Handle a list-changed notification. Requests the list again if the session uses it."""
         self.add_change(kind)
         self._guard.on_list_changed(kind, now)
         if kind.member in self._lists:
@@ -333,7 +333,7 @@ class CheckedLists:
         return bool(overdue)
 
     def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
-        """Return a response to a request from the gateway. Returns whether deferred messages can be decided now."""
+        """Handle a response to a request from the gateway. Returns whether to decide about deferred messages again."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False  # the request timed out, or the server made up the id
@@ -365,7 +365,7 @@ class CheckedLists:
         result = None if message is None else message.get("result")
         self.server = read_server_info(result) if isinstance(result, dict) else {}
         if isinstance(result, dict) and has_two_names(result):
-            self.server["serverInfo"] = None  # which never equals an approved name
+            self.server["serverInfo"] = None  # None differs from every approved name
         self._approve_if_complete(out)
         return True
 
@@ -375,10 +375,10 @@ class CheckedLists:
         limits = self._guard.limits
         request.items.extend(items)
         request.pages += 1
-        endless = cursor in request.cursors or request.pages >= limits.max_pages
+        has_no_end = cursor in request.cursors or request.pages >= limits.max_pages
         if cursor is None and len(request.items) <= limits.max_items:
             return self._complete_list(request, tuple(request.items), now, out)
-        if cursor is None or endless or len(request.items) > limits.max_items:
+        if cursor is None or has_no_end or len(request.items) > limits.max_items:
             self._fail_list(request, now, "The server's list has too many pages or items, or repeats a cursor.")
             return True
         request.cursors.add(cursor)
@@ -393,9 +393,9 @@ class CheckedLists:
         if request.change_count != self.get_change_count(kind) and request.rounds < self._guard.limits.max_rounds:
             self._request_list(kind, now, out, rounds=request.rounds + 1)  # the list changed while it was read
             return False
-        before = self._find_blocked_keys(kind)
+        blocked_before = self._find_blocked_keys(kind)
         self.add_list(kind, items, now, self.get_change_count(kind), request.order, out)
-        if before is not None and self._find_blocked_keys(kind) != before:
+        if blocked_before is not None and self._find_blocked_keys(kind) != blocked_before:
             out.to_client.append(_build_list_changed(kind))
         return True
 
@@ -405,8 +405,9 @@ class CheckedLists:
             self.server = {}
             return
         self._requesting.pop(request.kind.member, None)
-        at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
-        checked_list = CheckedList(request.kind, (), at, self.get_change_count(request.kind), request.order)
+        # With this time, the empty list is outdated after _RETRY_SECONDS.
+        received_at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
+        checked_list = CheckedList(request.kind, (), received_at, self.get_change_count(request.kind), request.order)
         checked_list.problem = reason
         self._lists[request.kind.member] = checked_list
 
@@ -495,7 +496,7 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
 
 
 def _select_unambiguous(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Return the items that have a digest and a unique name. Case does not distinguish names."""
+    """Return the items that have a digest and a unique name. Names that differ only in case are not unique."""
     counts: dict[str, int] = {}
     for item in items:
         counts[_fold_key(item)] = counts.get(_fold_key(item), 0) + 1

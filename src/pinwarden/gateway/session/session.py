@@ -1,4 +1,4 @@
-"""The session between one client and one server: parse a message, decide about it, and return what to record and send.
+"""The session between one client and one server: parses messages, decides about them, and returns events and messages.
 
 A request from the client:
 
@@ -102,7 +102,7 @@ class Session:
         self._responses = ResponseDecider(guard, self._audit, self._lists, self._server, self._requests, links)
         self._server_requests = self._responses.server_requests
         self._open: dict[Any, ForwardedRequest | str] = {}
-        """By id, the requests that wait for the server's response. A call on the fast path is only the tool's name."""
+        """Requests that wait for the server's response, by id. For a call on the fast path, the value is the tool."""
         self.fast_path = CallFastPath(guard, self._audit, self._lists, self._server, self._responses, self._open)
         """Transports try the fast path before they pass a message to the session."""
         self._deferred = DeferredMessages(guard.limits, self._audit)
@@ -163,7 +163,7 @@ class Session:
                 self._lists.add_change(kind)
 
     def on_client_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
-        """Return a message from the client. ``message`` is its strictly parsed value, if the caller has it."""
+        """Handle a message from the client. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(data, self._json)
@@ -182,14 +182,16 @@ class Session:
             for part, value in parts:
                 self._handle_client_message(part, value, now, out)
             if not parts:
-                text = "pinwarden: not a JSON-RPC message, or a batch, which this revision of MCP does not have"
+                text = (
+                    "pinwarden: this is not a JSON-RPC message, or a batch, which this revision of MCP does not allow"
+                )
                 out.to_client.append(build_error_response(None, INVALID_REQUEST, text))
             self._subscribe_if_due(now, out)
             self.fast_path.refresh(now)
         return out.build()
 
     def on_server_message(self, data: bytes, now: float, message: Any = None) -> SessionOutput:
-        """Return a message from the server. ``message`` is its strictly parsed value, if the caller has it."""
+        """Handle a message from the server. ``message`` is its strictly parsed value, if the caller has it."""
         if message is None:
             try:
                 message = strict_json.parse_json(data, self._json)
@@ -212,19 +214,19 @@ class Session:
         return out.build()
 
     def on_server_closed(self) -> SessionOutput:
-        """Return the server closed the connection: all open requests get an error, except cancelled ones."""
+        """Respond with an error to all open requests except cancelled ones, after the server closed the connection."""
         out = OutputBuilder()
         with self._lock:
-            waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
-            for request_id in (*waiting, *self._deferred.take_request_ids()):
-                text = "pinwarden: the server ended before it sent a response"
+            open_ids = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
+            for request_id in (*open_ids, *self._deferred.take_request_ids()):
+                text = "pinwarden: the server closed the connection before it sent a response"
                 out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, text))
             self._open.clear()
             self._cancelled.clear()
         return out.build()
 
     def on_not_delivered(self, messages: Iterable[bytes]) -> SessionOutput:
-        """Return the server accepts no more messages: the requests among these, which it did not get, get an error."""
+        """Respond with an error to the requests among ``messages``, which could not be sent to the server."""
         out = OutputBuilder()
         with self._lock:
             self.fast_path.invalidate()
@@ -331,7 +333,7 @@ class Session:
             out.to_client.append(build_error_response(request_id if valid else None, INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
-            for cancelled in self._cancelled:  # most servers never respond to these
+            for cancelled in self._cancelled:  # most servers never respond to cancelled requests
                 self._open.pop(cancelled, None)
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
@@ -391,9 +393,9 @@ class Session:
             self._lists.request_lists_for_first_use(now, out)
 
     def _cancel_request(self, params: Any) -> bool:
-        """Cancel a request. Returns True if the server must not get the notification.
+        """Cancel a request. Returns True if the gateway must not forward the notification to the server.
 
-        That is so if the server never got the request, because it is deferred, or if the request is the gateway's own.
+        This is the case for deferred requests, which the server never got, and for ids of the gateway's own requests.
         """
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
@@ -540,7 +542,7 @@ class Session:
     # Both directions
 
     def _split_batch(self, data: bytes, message: Any) -> list[tuple[bytes, Any]]:
-        """Return the bytes and value of each message: one, or several in a batch; none if the value is neither."""
+        """Return the bytes and value of a message, or of each message in a batch. Empty if the value is neither."""
         if type(message) is dict:
             return [(data, message)]
         if type(message) is list and message and self._server.version == BATCH_VERSION:
@@ -580,7 +582,7 @@ class Session:
     # Requests that fail
 
     def _fail_timed_out_requests(self, now: float, out: OutputBuilder) -> None:
-        """Send errors for requests that timed out, and cancel them at the server."""
+        """Respond with an error to requests that timed out, and tell the server that they are cancelled."""
         if self._server_requests.open or self.fast_path.progressed:
             self._timeouts.restart(now)  # the server is working, or waits for the user
             self.fast_path.progressed = False
@@ -599,13 +601,16 @@ class Session:
                 out.to_server.append(build_notification(CANCELLED, {"requestId": request_id, "reason": reason}))
 
     def _fail_undelivered(self, message: Any, build_error: Callable[[Any], bytes], out: OutputBuilder) -> None:
-        """Send an error for a request that the server did not get, or for requests that wait for that response."""
+        """Respond with an error to a request that the server did not get.
+
+        If the request is the gateway's own, respond to the deferred requests that wait for its response.
+        """
         request_id = message.get("id")
         if "method" not in message or request_id is None:
             return
         if not self._lists.is_gateway_id(request_id):
             self._cancelled.discard(request_id)
-            # Another thread may already have sent an error when the server ended.
+            # If the request is no longer open, another thread has already sent an error for it.
             if self._open.pop(request_id, None) is not None:
                 out.to_client.append(build_error(request_id))
             return
@@ -616,7 +621,7 @@ class Session:
         out.to_client += [build_error(deferred_id) for deferred_id in self._deferred.take_request_ids()]
 
     def _parse_outgoing(self, data: bytes) -> Any:
-        """Parse a message that was about to be sent."""
+        """Parse a message that the gateway did not send."""
         try:
             return strict_json.parse_json(data, self._json)
         except PinwardenError:
