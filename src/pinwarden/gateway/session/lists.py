@@ -125,7 +125,7 @@ class CheckedLists:
     # The state of the session
 
     def begin_handshake(self) -> None:
-        """Mark all lists as outdated, because the client sent ``initialize``. Pauses list requests until the handshake ends."""
+        """Mark all lists as outdated, and request none until the handshake ends. The client sent ``initialize``."""
         self.meta = None
         self._in_handshake = True
         for checked_list in self._lists.values():
