@@ -60,7 +60,7 @@ def choose_npm_release(
     matching = listed if tagged is not None else find_matching_versions(listed, wanted)
     chosen = next((version for version in preferred if version in matching), tagged)
     if chosen is None:
-        chosen = _newest_in_range(tags, matching)
+        chosen = _choose_newest_in_range(tags, matching)
     if chosen is None:
         return None
     release = parse_packument(document, name, check_version(chosen)) if isinstance(chosen, str) else None
@@ -71,7 +71,7 @@ def choose_npm_release(
     )
 
 
-def _newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
+def _choose_newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
     """Return the release with the tag ``latest`` if the range allows it, otherwise the highest version, as npm does."""
     latest = tags.get("latest") if isinstance(tags, dict) else None
     if latest in matching:
@@ -84,8 +84,8 @@ def choose_python_release(
 ) -> NewestRelease | None:
     """Return the highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one.
 
-    A ``constraint`` such as ``>=1,<2`` limits the choice. A version in ``preferred`` is chosen instead if the index lists
-    it and the constraint allows it.
+    A ``constraint`` such as ``>=1,<2`` limits the choice. A version in ``preferred`` is chosen instead if the index
+    lists it and the constraint allows it.
     """
     allow_prereleases = parse_exact_version(locked).is_prerelease
     allowed = _parse_specifiers(constraint)
@@ -114,7 +114,7 @@ def _parse_specifiers(constraint: str) -> SpecifierSet:
 
 
 def choose_release_tag(tags: Sequence[str]) -> str | None:
-    """Return the highest tag that is only a version with a dot, such as ``1.2.3`` or ``v1.2``; None if there is none."""
+    """Return the highest tag that is only a version with a dot, such as ``1.2.3`` or ``v1.2``; None without one."""
     versions = [match for tag in tags if (match := _RELEASE_TAG.fullmatch(tag)) and not match["after"]]
     plain = [match for match in versions if match["before"] in ("", "v") and "." in match["numbers"]]
     return max(plain, key=lambda match: (_parse_tag_numbers(match), match["before"] == ""))[0] if plain else None
