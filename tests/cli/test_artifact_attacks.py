@@ -726,7 +726,7 @@ def test_the_users_values_and_switches_survive_an_update() -> None:
 def test_enforce_reports_a_local_program_without_failing(user: User) -> None:
     user.configure(local="python3 server.py")
     user.lock()
-    code, report = user.ask("enforce")
+    code, report = user.ask("enforce", "--yes")
     assert (code, [(row["code"], row["severity"]) for row in report["findings"]]) == (0, [("nothing_to_run", "info")])
 
 
@@ -805,7 +805,7 @@ def test_a_newer_release_of_a_configured_npm_server_is_shown_and_locked_only_wit
 def test_an_enforced_server_stays_enforced_after_an_update(npm: Verdaccio, npm_user: User) -> None:
     npm.publish(*npm_server("enforced-news", "1.0.0", says="old"))
     npm_user.locked(notes="npx -y enforced-news@1.0.0")
-    assert npm_user.run("enforce").code == 0
+    assert npm_user.run("enforce", "--yes").code == 0
     before = mcp_json(npm_user)
     manifest, data = npm_server("enforced-news", "1.0.1", says="new")
     npm.publish({**manifest, "_npmUser": {"name": "mallory"}}, data)
@@ -865,7 +865,7 @@ def test_the_lock_is_not_updated_if_the_clients_file_cannot_be_edited(npm: Verda
     locked = npm_user.lock_bytes()
     npm.publish(*npm_server("agents-news", "1.0.1", says="new"))
     left = ".claude/agents/helper.md describes an agent in Markdown; edit it by hand"
-    enforced = npm_user.run("enforce")
+    enforced = npm_user.run("enforce", "--yes")
     assert (enforced.code, left in enforced.out) == (1, True), enforced
     code, report = npm_user.ask("update", "--yes", "--by", "me")
     assert (code, report["written"]) == (1, False)
@@ -980,7 +980,7 @@ def test_an_update_edits_the_file_that_configures_the_server(npm: Verdaccio, npm
     assert kept() == document
     assert npm_user.ask("ci")[0] == 0
     npm_user.prove()
-    assert npm_user.run("enforce").code == 0
+    assert npm_user.run("enforce", "--yes").code == 0
     configuration = kept()
     started_by = configuration["projects"][str(npm_user.root)]["mcpServers"]["notes"]
     assert (started_by["command"], started_by["args"][:2]) == ("pinwarden", ["run", "notes"])

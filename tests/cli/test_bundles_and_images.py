@@ -115,7 +115,7 @@ def test_a_locked_bundle_is_fetched_built_audited_and_started_with_settings_from
     assert (unproved.code, "[BYTES_NOT_LOCKED]" in unproved.err) == (1, True)
     code, report = user.ask("prove", *PLAIN)
     assert (code, report["findings"]) == (0, [])
-    assert user.run("enforce").code == 0
+    assert user.run("enforce", "--yes").code == 0
 
     user.without_store()
     evil, files["/notes.mcpb"] = files["/notes.mcpb"], bundle(kind) + b"\0"

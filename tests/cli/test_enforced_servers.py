@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> Iterator[Enforced]:
         made.configure(notes=NOTES)
         made.done("init")
         made.done("prove", *PLAIN)
-        made.done("enforce")
+        made.done("enforce", "--yes")
         yield made
 
 
@@ -135,7 +135,7 @@ class TestMissingLock:
         world.configure(notes=NOTES)
         world.done("init")
         world.done("prove", "notes", *PLAIN)
-        world.done("enforce", "notes")
+        world.done("enforce", "notes", "--yes")
         world.done("ci")
 
     def test_a_hand_written_pinwarden_run_does_not_replace_the_locked_command(self, world: Enforced) -> None:
@@ -191,7 +191,7 @@ class TestApprovedText:
         world.configure(notes=NOTES)
         world.done("init", "--accept", "notes")
         world.done("prove", *PLAIN)
-        world.done("enforce")
+        world.done("enforce", "--yes")
         assert world.config["args"] == ["run", "notes", "--require-lock", "--client", "claude"]
         world.done("ci")
         assert world.started("--require-lock")[1] == ["same", "look"]
@@ -276,7 +276,7 @@ class TestUpdating:
         world.done("update", "--yes", *PLAIN)
         assert place.read_text() == text.replace("1.0.0", "2.0.0")
         world.done("prove", *PLAIN)
-        world.done("enforce")
+        world.done("enforce", "--yes")
         enforced = text.replace('"npx"', '"pinwarden"').replace(
             '["-y","acme-notes@1.0.0"]', '["run","notes","--client","claude"]'
         )

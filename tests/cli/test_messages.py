@@ -102,7 +102,7 @@ class TestNextSteps:
         assert floats in world.run("prove").out
         unproved = "note: notes, helper: Run `pinwarden prove SERVER` and review what it writes into the lock.\n"
         assert unproved in world.run("fetch", "--frozen").out
-        assert unproved in world.run("enforce").out
+        assert unproved in world.run("enforce", "--yes").out
 
     def test_a_first_surface_is_shown_by_the_names_of_its_items(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})

@@ -91,7 +91,7 @@ class TestEnforcing:
             yield world
 
     def test_each_client_starts_its_own_release_by_the_command_that_was_written(self, world: SeveralClients) -> None:
-        outcome = world.done("enforce")
+        outcome = world.done("enforce", "--yes")
         assert "no server was started" in " ".join(outcome.out.split())
         for client, text in (("claude", "One."), ("opencode", "Two.")):
             assert world.command(client) == ["pinwarden", "run", "notes", "--require-lock", "--client", client]
@@ -102,7 +102,7 @@ class TestEnforcing:
 
     @pytest.mark.parametrize("command", ["ci", "doctor"])
     def test_an_entry_that_pinwarden_run_would_refuse_is_a_finding(self, world: SeveralClients, command: str) -> None:
-        world.done("enforce")
+        world.done("enforce", "--yes")
         written = world.entry("claude")
         for entry in (
             {**written, "args": ["run", "notes", "--require-lock"]},
@@ -118,7 +118,7 @@ class TestEnforcing:
 
     def test_an_older_entry_is_repaired_when_another_client_gets_another_release(self, world: SeveralClients) -> None:
         """Entries without --client, as earlier versions wrote them, in the lock and in the client's file."""
-        world.done("enforce")
+        world.done("enforce", "--yes")
         lock = json.loads(world.lock.read_text())
         for text in ('"--require-lock",', '"--client",'):
             assert text in json.dumps(lock).replace(" ", "")
@@ -127,7 +127,7 @@ class TestEnforcing:
         world.run("init", "--accept", "claude:notes")
         world.run("init", "--accept", "notes")
         assert world.run("ci").code == 1
-        world.done("enforce")
+        world.done("enforce", "--yes")
         world.done("ci")
         assert world.start(world.command("claude"))[1] == ["As ever.", "One."]
 
@@ -137,12 +137,14 @@ class TestEnforcing:
         world.publish("3.0.0", "Three.")
         broken = dict(world.environment, PATH=search_path(tmp_path / "none"))
         before = world.files()
-        outcome = pinwarden_in({**world.whole_environment, **broken}, "enforce", "--allow-execute", cwd=world.root)
+        outcome = pinwarden_in(
+            {**world.whole_environment, **broken}, "enforce", "--yes", "--allow-execute", cwd=world.root
+        )
         assert outcome.code == 1, outcome
         assert "does not start the server" in outcome.out
         assert world.files() == before
         working = {**world.whole_environment, "PATH": search_path(Path(sys.executable).parent)}
-        outcome = pinwarden_in(working, "enforce", "--allow-execute", cwd=world.root)
+        outcome = pinwarden_in(working, "enforce", "--yes", "--allow-execute", cwd=world.root)
         assert outcome.code == 0, outcome
         assert "each server was started once with its new command" in " ".join(outcome.out.split())
         assert world.files() != before
@@ -152,7 +154,7 @@ class TestEnforcing:
         (world.root / ".mcp.json").rename(world.root / "kept.json")
         (world.root / ".mcp.json").symlink_to("kept.json")
         before = world.files()
-        outcome = world.run("enforce", "notes")
+        outcome = world.run("enforce", "notes", "--yes")
         assert outcome.code == 1
         after = world.files()
         assert after[".mcp.json"] == before[".mcp.json"]
@@ -175,7 +177,7 @@ class TestUpdating:
         with several_clients(tmp_path, **OTHER) as world:
             for client in OTHER:
                 world.done("approve", "notes", "--client", client, "--allow-execute", "--yes")
-            world.done("enforce")
+            world.done("enforce", "--yes")
             world.publish("3.0.0", "Three.")
             yield world
 
@@ -219,7 +221,7 @@ class TestPinwardenIsNotAServer:
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[SeveralClients]:
         with several_clients(tmp_path, claude=OTHER["claude"]) as world:
-            world.done("enforce")
+            world.done("enforce", "--yes")
             yield world
 
     @pytest.mark.parametrize(

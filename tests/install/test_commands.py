@@ -43,7 +43,7 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     assert config["mcpServers"]["acme.notes"]["args"] == ["run", "acme.notes"]
     assert main(["ci"]) == 0
     before = (desk.root / "mcp-lock.json").read_bytes()
-    for command in (["init"], ["enforce"], ["prove"], ["fetch", "--frozen"]):
+    for command in (["init"], ["enforce", "--yes"], ["prove"], ["fetch", "--frozen"]):
         assert main(command) == 0
     assert (desk.root / "mcp-lock.json").read_bytes() == before
     answers = [json.loads(line) for line in desk.started(stdin=QUESTIONS).stdout.splitlines()]

@@ -55,10 +55,29 @@ def fetch() -> Schema:
 
 
 def enforce() -> Schema:
-    actions = one_of(("created", "updated", "unchanged", "locked only"))
-    entry = exactly({"server": FULL_TEXT, "client": LOCK_CLIENT, "action": actions}, {"file": FULL_TEXT})
-    body = exactly({"entries": array(entry), "findings": array(ref("row"))})
-    return output("enforce", body, "Which entries are now started through pinwarden run.", row=report_row())
+    entry = exactly(
+        {"server": FULL_TEXT, "client": LOCK_CLIENT, "action": one_of(("updated", "unchanged", "locked only"))},
+        {"file": FULL_TEXT},
+    )
+    undone = exactly(
+        {"server": FULL_TEXT, "client": FULL_TEXT, "action": one_of(("restored", "edited", "lock only"))},
+        {"file": FULL_TEXT},
+    )
+    edited = exactly(
+        {
+            "entries": array(entry),
+            "files": array(exactly({"file": FULL_TEXT, "diff": TEXT})),
+            "written": TRUTH,
+            "started": TRUTH,
+            "findings": array(ref("row")),
+        }
+    )
+    return output(
+        "enforce",
+        {"oneOf": [edited, exactly({"undone": array(undone, minItems=1), "findings": array(ref("row"))})]},
+        "Which entries are started through pinwarden run, and the edits; with --undo, which no longer are.",
+        row=report_row(),
+    )
 
 
 def sbom() -> Schema:

@@ -342,9 +342,13 @@ def find_locked_server_name(command: Sequence[str]) -> str | None:
     return None if start is None else start.name
 
 
-def is_enforced_start(command: Sequence[str], name: str) -> bool:
-    """Whether a command is ``pinwarden run NAME`` for this server, as ``pinwarden enforce`` writes it."""
-    return command[0] == PROGRAM and find_locked_server_name(command) == name
+def is_enforced_start(command: Sequence[str], name: str, program: str = PROGRAM) -> bool:
+    """Whether a command is the one that ``pinwarden enforce`` writes for this server.
+
+    It starts our program without a path, or exactly the approved ``program``. A program of that name in another folder
+    may be anything.
+    """
+    return command[0] in (PROGRAM, program) and find_locked_server_name(command) == name
 
 
 class RunCommand(Record):

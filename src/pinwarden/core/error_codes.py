@@ -303,6 +303,19 @@ GENERAL_CODES = (
         "Add or remove the server by hand, then run: pinwarden doctor",
     ),
     ErrorCode(
+        "NOTHING_TO_UNDO",
+        EXIT_REFUSED,
+        "There is no backup of an edit by pinwarden enforce, or none for the named servers.",
+        "Run `pinwarden status` to see which servers are started through Pinwarden. To remove a server from Pinwarden, "
+        "write its own command into the client's file.",
+    ),
+    ErrorCode(
+        "BACKUP_DAMAGED",
+        EXIT_UNCHECKED,
+        "The copy of a client's file that pinwarden enforce kept was changed or removed, so it cannot be restored.",
+        "Restore the client's file by hand, then delete the folder in the message.",
+    ),
+    ErrorCode(
         "CLIENT_UNKNOWN",
         EXIT_USAGE,
         "There is no client with this name.",

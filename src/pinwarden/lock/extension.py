@@ -40,6 +40,8 @@ _SURFACE_PATH = lazy_pattern(rf"{_STEM}\.surfaces/{_FILE}")
 _CLOSURE_PATH = lazy_pattern(rf"{_STEM}\.closures/{_FILE}")
 _PLAIN = lazy_pattern(r"[a-z0-9.-]")
 _RESERVED = lazy_pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # device names on Windows
+_TRANSPORT = lazy_pattern(r"auto|streamable-http|sse")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
 
 
@@ -121,6 +123,18 @@ class LaunchCommand(Record):
     cwd: str | None = None
 
 
+class RemoteLaunch(Record):
+    """The server's own address, where the client's configuration names ``pinwarden run`` instead."""
+
+    url: str
+    """The approved address, with placeholders instead of values."""
+    transport: str = "auto"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By header, the environment variable with its value. The client's file has the values."""
+    url_variable: str | None = None
+    """The environment variable with the complete address, if the lock cannot store it."""
+
+
 class LockExtension(Record):
     """Pinwarden's extension of one entry. ``unknown_members`` keeps the members that a newer Pinwarden wrote."""
 
@@ -150,7 +164,7 @@ class LockExtension(Record):
     """When the locked release was published, as its registry says."""
     publisher: str | None = None
     """Who published the locked release, as its registry said when the bytes were pinned."""
-    launch: LaunchCommand | None = None
+    launch: LaunchCommand | RemoteLaunch | None = None
     unknown_members: Mapping[str, Any] = field(default_factory=dict)
     member_order: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """The optional members in the order of the file, so that rewriting an entry moves none of them."""
@@ -418,12 +432,17 @@ def _parse_script_approval(approval: JsonObject) -> ScriptApproval:
     )
 
 
-def _launch_to_json(launch: LaunchCommand) -> dict[str, Any]:
+def _launch_to_json(launch: LaunchCommand | RemoteLaunch) -> dict[str, Any]:
+    if isinstance(launch, RemoteLaunch):
+        variable = {} if launch.url_variable is None else {"urlVariable": launch.url_variable}
+        return {"url": launch.url, "transport": launch.transport, "headers": dict(launch.headers), **variable}
     cwd = {} if launch.cwd is None else {"cwd": launch.cwd}
     return {"command": list(launch.command), "variables": list(launch.variables), **cwd}
 
 
-def _parse_launch(launch: JsonObject) -> LaunchCommand:
+def _parse_launch(launch: JsonObject) -> LaunchCommand | RemoteLaunch:
+    if "url" in launch:
+        return _parse_remote_launch(launch)
     command = launch.strings("command", default=[])
     if not command:
         launch.fail("command", "is empty")
@@ -431,6 +450,18 @@ def _parse_launch(launch: JsonObject) -> LaunchCommand:
         command=command,
         variables=launch.strings("variables", default=[]),
         cwd=launch.string("cwd") if "cwd" in launch else None,
+    )
+
+
+def _parse_remote_launch(launch: JsonObject) -> RemoteLaunch:
+    headers = launch.object("headers")
+    return RemoteLaunch(
+        url=launch.string("url"),
+        transport=launch.string("transport", _TRANSPORT, kind="a transport"),
+        headers={name: headers.string(name, _VARIABLE, kind="a variable's name") for name in headers.value},
+        url_variable=launch.string("urlVariable", _VARIABLE, kind="a variable's name")
+        if "urlVariable" in launch
+        else None,
     )
 
 

@@ -1,21 +1,23 @@
-"""The command that a lock entry starts: package, program, arguments and environment variables.
+"""The command or address that a lock entry starts or contacts.
 
-If the client starts the server through ``pinwarden run``, the server's own command is in the extension's ``launch``. In
-all other entries, the command is in the approved configuration.
+If the client starts the server through ``pinwarden run``, the server's own command or address is in the extension's
+``launch``. In all other entries, it is in the approved configuration.
 """
 
 from __future__ import annotations
 
-from pinwarden.clients.command_line import is_enforced_start, parse_launch
+from collections.abc import Mapping
+
+from pinwarden.clients.command_line import PROGRAM, is_enforced_start, parse_launch
 from pinwarden.clients.config import parse_configured_server
-from pinwarden.clients.launchers import Launch
+from pinwarden.clients.launchers import Launch, build_url_launch
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import LaunchCommand, LockExtension, read_extension
-from pinwarden.lock.locked_config import read_locked_config
-from pinwarden.system.target import StdioTarget
+from pinwarden.lock.extension import LaunchCommand, LockExtension, RemoteLaunch, read_extension
+from pinwarden.lock.locked_config import read_config_origin, read_locked_config
+from pinwarden.system.target import HttpTarget, StdioTarget, Target, Transport, is_absolute, program_name
 
 
 class LockedLaunch(Record):
@@ -34,6 +36,8 @@ def read_locked_launch(entry: Entry) -> LockedLaunch:
     extension = read_extension(entry)
     if extension is not None and extension.launch is not None:
         launch = extension.launch
+        if isinstance(launch, RemoteLaunch):
+            raise PinwardenError("NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: it is a URL")
         runs = parse_launch(StdioTarget(command=launch.command, cwd=launch.cwd))
         return LockedLaunch(launch=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
     return _read_configured_launch(entry, extension)
@@ -59,6 +63,68 @@ def to_launch_command(launch: LockedLaunch) -> LaunchCommand:
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
+def is_remote(entry: Entry) -> bool:
+    """Whether the server of an entry is a remote address."""
+    return entry.selected_target.get("kind") == "remote"
+
+
+def find_remote_launch(entry: Entry) -> RemoteLaunch | None:
+    """The address of an entry whose client starts it through ``pinwarden run``; None for all other entries."""
+    extension = read_extension(entry)
+    launch = extension.launch if extension is not None else None
+    return launch if isinstance(launch, RemoteLaunch) else None
+
+
+def with_locked_launch(target: StdioTarget, entry: Entry) -> Target:
+    """What ``pinwarden run`` starts or contacts for an entry, with the variables of the client's own entry."""
+    remote = find_remote_launch(entry)
+    if remote is not None:
+        return build_remote_target(remote, target.env)
+    launch = read_locked_launch(entry)
+    return replace(target, command=launch.command, cwd=launch.cwd)
+
+
+def build_remote_target(launch: RemoteLaunch, variables: Mapping[str, str]) -> HttpTarget:
+    """The address with the headers whose values are in these variables. A missing value stays a reference."""
+    url = variables.get(launch.url_variable or "", launch.url)
+    if url.startswith(f"<{launch.url_variable}>"):  # the variable in a lock, without its value
+        url = launch.url
+    headers = {
+        name: variables.get(variable, f"${{{variable}}}").replace(f"<{variable}>", f"<{name}>")
+        for name, variable in launch.headers.items()
+    }
+    return HttpTarget(url=url, headers=headers, transport=_as_transport(launch.transport))
+
+
+def find_approved_program(entry: Entry) -> str:
+    """The program of the approved ``pinwarden run`` command: a path if the lock has one, or else the plain name.
+
+    Only the lock of a user may have a path: a file in a repository must not decide which program counts as Pinwarden.
+    """
+    where = read_config_origin(entry)
+    if where is None or where.scope == "project":
+        return PROGRAM
+    try:
+        server = parse_configured_server(
+            entry.name, read_locked_config(entry.key, entry.document).entry, get_client(where.client)
+        )
+    except PinwardenError:
+        return PROGRAM
+    program = server.target.command[0] if isinstance(server.target, StdioTarget) else ""
+    return program if is_absolute(program) and program_name(program) == PROGRAM else PROGRAM
+
+
+def starts_through_run(entry: Entry, target: Target | None) -> bool:
+    """Whether a target is the ``pinwarden run`` command that was approved for this entry."""
+    return isinstance(target, StdioTarget) and is_enforced_start(
+        target.command, entry.name, find_approved_program(entry)
+    )
+
+
+def _as_transport(text: str) -> Transport:
+    return "sse" if text == "sse" else "streamable-http" if text == "streamable-http" else "auto"
+
+
 def is_same_release(left: Entry, right: Entry) -> bool:
     """Whether two entries start the same release of the same package."""
     try:
@@ -76,6 +142,9 @@ def is_enforced(entry: Entry) -> bool:
 
 def describe_launch(entry: Entry) -> str:
     """A label for the launch of an entry: its package URL, program or address."""
+    remote = find_remote_launch(entry)
+    if remote is not None:
+        return build_url_launch(remote.url, "http").identity
     try:
         runs = read_locked_launch(entry).launch
     except PinwardenError:
@@ -84,10 +153,10 @@ def describe_launch(entry: Entry) -> str:
     return package.purl or package.identity
 
 
-def find_enforced_launch(before: Entry, entry: Entry) -> LockedLaunch | None:
-    """The approved command behind ``pinwarden run``, if the new configuration still starts the entry that way.
+def find_enforced_launch(before: Entry, entry: Entry) -> LaunchCommand | RemoteLaunch | None:
+    """The approved launch behind ``pinwarden run``, if the new configuration still starts the entry that way.
 
-    The variables are those of the new configuration.
+    The variables of a command are those of the new configuration.
     """
     extension = read_extension(before)
     if extension is None or extension.launch is None:
@@ -99,9 +168,13 @@ def find_enforced_launch(before: Entry, entry: Entry) -> LockedLaunch | None:
         )
     except PinwardenError:
         return None
-    if approved.command != fresh.command and not is_enforced_start(fresh.command, entry.name):
+    if approved.command != fresh.command and not is_enforced_start(
+        fresh.command, entry.name, find_approved_program(before)
+    ):
         return None
-    return replace(read_locked_launch(before), variables=fresh.variables)
+    if isinstance(extension.launch, RemoteLaunch):
+        return extension.launch
+    return replace(extension.launch, variables=fresh.variables)
 
 
 def _package_url_if_exact(runs: Launch) -> str | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.command_line import (
     PROGRAM,
     find_pinwarden_arguments,
-    is_enforced_start,
     parse_launch,
     parse_locked_start,
 )
@@ -22,6 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
 from pinwarden.lock.extension import (
+    LaunchCommand,
     LockExtension,
     keep_optional_members,
     keep_pinned_bytes,
@@ -30,7 +30,7 @@ from pinwarden.lock.extension import (
 )
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import is_enforced, read_locked_launch, to_launch_command
+from pinwarden.lock.locked_launch import is_enforced, starts_through_run, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.locked_servers import resolve_start
@@ -97,11 +97,10 @@ def build_config_fragment(server: ConfiguredServer) -> dict[str, Any]:
 
 def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
     """Replace the command ``pinwarden run NAME`` of a server by the locked command. Other commands stay unchanged."""
-    if entry is None or not is_enforced(entry) or not isinstance(server.target, StdioTarget):
+    if entry is None or not is_enforced(entry) or not starts_through_run(entry, server.target):
         return server
-    if not is_enforced_start(server.target.command, entry.name):
-        return server
-    return replace(server, target=replace(server.target, command=read_locked_launch(entry).command))
+    target = server.target
+    return replace(server, target=with_locked_launch(target, entry)) if isinstance(target, StdioTarget) else server
 
 
 def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
@@ -115,12 +114,15 @@ def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Ent
     start, known = parse_locked_start(command), tuple(entries)
     if start is None:
         raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is not an MCP server")
+    own = next((entry for entry in known if entry.key == key), None)
+    named = own if own is not None and own.name == start.name and _has_launch(own) else None
+    if named is not None and starts_through_run(named, server.target):
+        return named
     if command[0] != PROGRAM:  # a program of that name in another folder may be anything
         message = "its command starts Pinwarden, but not as `pinwarden run NAME`, which pinwarden enforce writes"
         raise PinwardenError("NOTHING_TO_RUN", message)
-    own = next((entry for entry in known if entry.key == key), None)
-    if own is not None and own.name == start.name and _has_launch(own):
-        return own
+    if named is not None:
+        return named
     shown = shlex.quote(mask_name(start.name))
     try:
         entry = resolve_start(start, (entry for entry in known if entry.key != key))
@@ -146,8 +148,10 @@ def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension
     entry = build_plain_entry(with_locked_command(server, started_entry), now)
     if started_entry.key == entry.key:
         return with_extension(entry, extension)
-    variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
-    launch = to_launch_command(replace(read_locked_launch(started_entry), variables=variables))
+    launch = known.launch
+    if isinstance(launch, LaunchCommand):
+        variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
+        launch = replace(launch, variables=variables)
     shared = keep_pinned_bytes(known, extension, same_config=False)
     return with_extension(entry, replace(shared, launch=launch))
 

@@ -38,7 +38,7 @@ from pinwarden.lock.locked_config import (
     read_config_origin,
     read_locked_config,
 )
-from pinwarden.lock.locked_launch import is_enforced, read_locked_launch
+from pinwarden.lock.locked_launch import is_enforced, with_locked_launch
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
@@ -298,11 +298,17 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
         return ServerIdentity(launch_parts=("bundle", bundle.tool), values=_normalize_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
         try:
-            launch = read_locked_launch(entry)
+            return identify_target(_redact_headers(with_locked_launch(target, entry)))
         except PinwardenError:
             return None
-        target = replace(target, command=launch.command, cwd=launch.cwd)
     return None if target is None else identify_target(target)
+
+
+def _redact_headers(target: Target) -> Target:
+    """Headers as the lock stores them. The lock may store more of a variable than of a header."""
+    if not isinstance(target, HttpTarget):
+        return target
+    return replace(target, headers=redact_entry({"headers": dict(target.headers)})["headers"])
 
 
 def identify_configured(name: str, entry: Any, client: Client) -> ServerIdentity | None:

@@ -28,7 +28,6 @@ from pinwarden.lock.locked_launch import (
     find_enforced_launch,
     is_same_release,
     read_locked_launch,
-    to_launch_command,
 )
 from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
@@ -222,7 +221,7 @@ def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     ):
         merged = keep_pinned_bytes(known, merged, same_config=same)
     if launch is not None and not same:
-        merged = replace(merged, launch=to_launch_command(launch))
+        merged = replace(merged, launch=launch)
     return entry if merged is fresh else with_extension(entry, merged)
 
 

@@ -14,7 +14,7 @@ from pinwarden.lock.closure import list_approved_digests
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import has_surface, read_extension
 from pinwarden.lock.locked_config import read_config_origin
-from pinwarden.lock.locked_launch import describe_launch, read_locked_launch
+from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
             hint=f"Review and approve it: {build_approve_command(entry, known)}",
         )
     extension = read_extension(entry)
-    if extension is not None and extension.bundle is not None:
+    if is_remote(entry) or (extension is not None and extension.bundle is not None):
         return entry
     if find_pinwarden_arguments(read_locked_launch(entry).command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")

@@ -364,7 +364,7 @@ def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: 
     entry: Any = server.entry
     target = server.target
     if known is not None and known.launch is not None:  # the client's file names pinwarden run
-        from pinwarden.project.enforce import replace_command
+        from pinwarden.clients.entry_edit import replace_command
 
         entry = replace_command(entry, get_client(server.client), launch.command)
         target = replace(target, command=launch.command)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, list_approved_digests
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import read_extension
-from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
+from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _BRIDGE = "pinwarden.gateway.remote_bridge"
 _REMOTE_URL = "PINWARDEN_REMOTE_URL"
 _REMOTE_HEADER = "PINWARDEN_REMOTE_HEADER_"
+_ADDRESS_PLACEHOLDER = lazy_pattern(r"\$\{[^}]*\}|\{env:[^}]*\}|%[A-Za-z_]+%|<[^<>]*>")
 _PLACEHOLDER = lazy_pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
@@ -58,7 +59,7 @@ def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
-    if entry.selected_target.get("kind") == "remote":
+    if is_remote(entry):
         return _prepare_remote(project, entry, arguments_given)
     launch = read_locked_launch(entry)
     if is_mcpb(entry):
@@ -132,9 +133,7 @@ def build_container_command(project: Project, entry: Entry, notify: Callable[[st
 def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[str]) -> ServerLaunch:
     """Prepare the bridge to a remote server. Address and headers, which may have secrets, are in its environment."""
     _refuse_other_arguments((), arguments_given)
-    target = find_probe_target(entry, project.find_configs())
-    if not isinstance(target, HttpTarget):
-        raise _nothing_to_run_error(entry.name, "is not a remote server in its client's file")
+    target = _find_remote_target(project, entry)
     values = {_REMOTE_URL: target.url}
     words = [sys.executable, "-m", _BRIDGE, f"${{{_REMOTE_URL}}}", "--transport", target.transport]
     for number, (name, value) in enumerate(target.headers.items()):
@@ -143,6 +142,32 @@ def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[st
         words += ["--header", f"{name}: ${{{variable}}}"]
     filled_in = {name: expand_placeholders(value, project.variables) for name, value in values.items()}
     return ServerLaunch(command=tuple(words), environment=build_child_environment(filled_in, project.variables, ()))
+
+
+def _find_remote_target(project: Project, entry: Entry) -> HttpTarget:
+    """The approved address, with the header values that the client passes in variables or has in its file."""
+    from pinwarden.clients.entry_edit import header_variable
+    from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
+
+    launch = find_remote_launch(entry)
+    given = project.variables
+    needed = () if launch is None else (*launch.headers.values(), *filter(None, (launch.url_variable,)))
+    if launch is not None and all(name in given for name in needed):
+        target = build_remote_target(launch, given)
+        _refuse_other_address(launch.url, target.url)
+        return target
+    found = find_probe_target(entry, project.find_configs())
+    if not isinstance(found, HttpTarget):
+        raise _nothing_to_run_error(entry.name, "is not a remote server in its client's file")
+    headers = {name: given.get(header_variable(name), value) for name, value in found.headers.items()}
+    return replace(found, headers=headers)
+
+
+def _refuse_other_address(locked: str, url: str) -> None:
+    """Raise ARGUMENTS_CHANGED unless the address is the approved one. Placeholders match any value."""
+    fixed = _ADDRESS_PLACEHOLDER.split(locked)
+    if re.fullmatch(".*".join(map(re.escape, fixed)), url, re.DOTALL) is None:
+        raise PinwardenError("ARGUMENTS_CHANGED", "the address is not the approved one", data={"approved": [locked]})
 
 
 def _prepare_mcpb(

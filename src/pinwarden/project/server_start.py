@@ -177,12 +177,12 @@ def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget)
 
 def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry with ``pinwarden run NAME``."""
-    from pinwarden.clients.command_line import is_enforced_start
     from pinwarden.lock.extension import read_extension
+    from pinwarden.lock.locked_launch import starts_through_run
 
     extension = read_extension(entry)
     ours = extension is not None and (extension.launch is not None or extension.bundle is not None)
-    return ours and is_enforced_start(target.command, entry.name)
+    return ours and starts_through_run(entry, target)
 
 
 def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:

@@ -32,17 +32,31 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
             if server.name == entry.name and server.client == client.id and server.target is not None:
                 changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
-                    return with_store_variables(server.target)
+                    return _find_direct_target(entry, server.target)
     server = parse_configured_server(entry.name, approved, client)
     if server.target is None:
         raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be probed: {server.problem}")
-    return with_store_variables(server.target)
+    return _find_direct_target(entry, server.target)
+
+
+def _find_direct_target(entry: Entry, target: Target) -> Target:
+    """A remote server is contacted at its own address, also if its client starts it through ``pinwarden run``."""
+    from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
+    from pinwarden.system.target import StdioTarget
+
+    remote = find_remote_launch(entry)
+    if remote is not None and isinstance(target, StdioTarget):
+        return build_remote_target(remote, target.env)
+    return with_store_variables(target)
 
 
 def with_store_variables(target: Target) -> Target:
     """Pass the location of this user's store to a server that is started through ``pinwarden run``."""
-    from pinwarden.system.target import StdioTarget
+    from pinwarden.system.target import StdioTarget, program_name
 
-    if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):
+    if isinstance(target, StdioTarget) and (program_name(target.command[0]), *target.command[1:2]) == (
+        "pinwarden",
+        "run",
+    ):
         return replace(target, env={**_STORE_VARIABLES, **target.env})
     return target

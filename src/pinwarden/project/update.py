@@ -240,7 +240,7 @@ def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
 def _build_launch_config(entry: Entry) -> Any:
     """The client configuration with the locked command in place of ``pinwarden run NAME``."""
     from pinwarden.clients.documents import build_config
-    from pinwarden.project.enforce import replace_command
+    from pinwarden.clients.entry_edit import replace_command
 
     where = read_config_origin(entry)
     client = get_client(where.client if where else entry.client)

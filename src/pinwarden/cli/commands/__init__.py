@@ -55,7 +55,7 @@ _CATALOG = {
         "prove": ("artifacts", "prove", "Download and hash locked servers with their dependencies, and pin the hashes"),
         "fetch": ("artifacts", "fetch", "Download the pinned bytes and build the environments that servers run in"),
         "run": ("run", "run", "Start a server behind the gateway, from verified bytes if it is locked"),
-        "enforce": ("run", "enforce", "Make clients start locked servers through pinwarden run"),
+        "enforce": ("enforce", "enforce", "Make clients start locked servers through pinwarden run"),
         "sbom": ("sbom", "sbom", "Export the locked servers and their dependencies as CycloneDX or SPDX"),
         "advisories": ("sbom", "advisories", "Check locked versions against a local export of known vulnerabilities"),
     },

@@ -284,7 +284,7 @@ def _open_verification(args: Namespace, project: Project) -> Iterator[FetchConte
 def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     """Prove, fetch and enforce. The report is that of the first step that fails."""
     from pinwarden.core.record import replace
-    from pinwarden.project.enforce import enforce
+    from pinwarden.project.enforce import apply_enforcement, plan_enforcement
     from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import prove_servers
     from pinwarden.system.clock import now
@@ -295,7 +295,7 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
         if outcome.exit_code == EXIT_CLEAN:
             outcome = fetch(project, names, context, FetchOptions(frozen=True))
         if outcome.exit_code == EXIT_CLEAN:
-            outcome = enforce(project, names, now())
+            outcome = apply_enforcement(plan_enforcement(project, names))
     if outcome.exit_code != EXIT_CLEAN:
         return replace(outcome, command="add", facts={**report.facts, "enforced": outcome.facts})
     return replace(

@@ -1,4 +1,4 @@
-"""``run`` starts a server behind the gateway; ``enforce`` makes clients start servers with ``run``."""
+"""``run``: start a server behind the gateway."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, current_project, names_by_scope
-from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, probe_seconds
+from pinwarden.cli.project_arguments import add_project_arguments, current_project
+from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -97,46 +96,6 @@ def run(args: Namespace) -> int:
     from pinwarden.gateway.gated_server import run_gated_server
 
     return run_gated_server(project, server, print_notice)
-
-
-def _configure_enforce(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
-    parser.add_argument(
-        "--allow-execute",
-        action="store_true",
-        help="start each server once with its new command, and leave it unchanged if it does not respond",
-    )
-    parser.add_argument(
-        "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
-    )
-    add_project_arguments(parser)
-    add_format_argument(parser)
-
-
-@command(_configure_enforce)
-def enforce(args: Namespace) -> int:
-    """Rewrite client configurations so that clients start locked servers through pinwarden run.
-
-    The lock is updated to match. Only servers with pinned bytes (pinwarden prove) and an approved configuration are
-    changed.
-
-    Examples:
-      pinwarden enforce
-      pinwarden enforce notes --allow-execute
-    """
-    from pinwarden.project.enforce import enforce
-    from pinwarden.project.scopes import report_in_scopes
-    from pinwarden.system.clock import now
-
-    probe = None
-    if args.allow_execute:
-        from pinwarden.surface.probe.probe import ProbeOptions
-
-        probe = ProbeOptions(allow_execute=True, timeout=args.timeout)
-    report = report_in_scopes(
-        names_by_scope(args, args.server), lambda project, names: enforce(project, names, now(), probe)
-    )
-    return emit(report, args.format)
 
 
 def _find_authority(args: Namespace, here: Project) -> Authority:

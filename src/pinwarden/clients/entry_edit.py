@@ -1,0 +1,154 @@
+"""Change what the entry of a client starts, in the form that this client uses.
+
+`replace_command` puts another command into an entry. `to_command_entry` turns the entry of a remote address into one
+with a command: the values of its headers become variables of the entry, as the client wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinwarden.clients.config import normalize_entry, parse_target, unwrap_entry
+from pinwarden.clients.table import Client
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.core.text import lazy_pattern
+from pinwarden.system.redaction import redact_entry
+from pinwarden.system.target import HttpTarget
+
+HEADER_VARIABLE = "PINWARDEN_HEADER_"
+"""The beginning of the names of variables with the value of a header."""
+ADDRESS_VARIABLE = "PINWARDEN_ADDRESS"
+
+_REFERENCE = lazy_pattern(r"[$%{<]")
+_SIGN_IN_MEMBERS = ("oauth", "auth", "authProviderType", "headersHelper", "targetAudience", "oauth_resource", "scopes")
+"""Members that make the client itself sign in. A command cannot use that sign-in."""
+_ENV_REFERENCE = lazy_pattern(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class RemoteEntry(Record):
+    """The address of a client's entry, and the variables that its command needs for it."""
+
+    target: HttpTarget
+    url: str
+    """The address as a lock stores it."""
+    headers: Mapping[str, str]
+    """By header, the variable with its value."""
+    url_variable: str | None
+    variables: Mapping[str, str] = field(repr=False)
+    """The values, as the client's file has them."""
+
+
+def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
+    """Replace the command of a client's entry, in the form that the entry uses."""
+    form = client.entry_format
+    if not isinstance(entry, dict):
+        raise _unknown_form(client)
+    inner = entry.get(form.wrapper_member) if form.wrapper_member else None
+    if isinstance(inner, dict) and form.command_member in inner:
+        return {**entry, str(form.wrapper_member): _replace_words(inner, client, words)}
+    return _replace_words(entry, client, words)
+
+
+def _replace_words(entry: dict[str, Any], client: Client, words: Sequence[str]) -> dict[str, Any]:
+    member = client.entry_format.command_member
+    command = entry.get(member)
+    if isinstance(command, list) and "args" not in entry:
+        return {**entry, member: list(words)}
+    if isinstance(command, str):
+        return _put_after(entry, member, {member: words[0], "args": list(words[1:])})
+    if isinstance(command, dict) and isinstance(command.get("path"), str):
+        return {**entry, member: {**command, "path": words[0], "args": list(words[1:])}}
+    raise _unknown_form(client)
+
+
+def header_variable(name: str) -> str:
+    """The variable for the value of a header."""
+    return HEADER_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def read_remote_entry(entry: Any, client: Client) -> RemoteEntry:
+    """The address of an entry. Raises NOTHING_TO_RUN if a command cannot contact the server as the client does."""
+    target, problem = parse_target(entry, client)
+    if not isinstance(target, HttpTarget) or problem is not None:
+        raise PinwardenError("NOTHING_TO_RUN", problem or "it is not a remote address")
+    sign_in = next((name for name in _SIGN_IN_MEMBERS if unwrap_entry(entry, client).get(name)), None)
+    if sign_in is not None:
+        raise PinwardenError("NOTHING_TO_RUN", f"{client.title} signs in to it ({sign_in}), which a command cannot use")
+    headers = {name: header_variable(name) for name in target.headers}
+    if len(set(headers.values())) != len(headers):
+        raise PinwardenError("NOTHING_TO_RUN", "two of its headers differ only in punctuation")
+    values = {headers[name]: value for name, value in target.headers.items()}
+    url = redact_entry({"url": target.url})["url"]
+    # The lock does not store secrets, and only the client fills in its placeholders.
+    hidden = url != target.url or _REFERENCE.search(target.url) is not None
+    if hidden:
+        values[ADDRESS_VARIABLE] = target.url
+    return RemoteEntry(
+        target=target,
+        url=url,
+        headers=headers,
+        url_variable=ADDRESS_VARIABLE if hidden else None,
+        variables=values,
+    )
+
+
+def to_command_entry(
+    entry: dict[str, Any], client: Client, remote: RemoteEntry, words: Sequence[str]
+) -> dict[str, Any]:
+    """The entry of a remote address with a command in its place. Other members stay."""
+    form = client.entry_format
+    inner = entry.get(form.wrapper_member) if form.wrapper_member else None
+    if isinstance(inner, dict) and any(member in inner for member in form.url_members):
+        return {**entry, str(form.wrapper_member): to_command_entry(inner, client, remote, words)}
+    added: dict[str, Any] = {}
+    if form.local_type is not None or "type" in entry:
+        added["type"] = form.local_type or "stdio"
+    if form.command_list:
+        added[form.command_member] = list(words)
+    else:
+        added |= {form.command_member: words[0], "args": list(words[1:])}
+    kept = {name: value for name, value in entry.items() if name not in ("type", "transport", form.headers_path[0])}
+    fields = normalize_entry(entry, client)
+    kept = {name: value for name, value in kept.items() if not (value == fields["url"] and isinstance(value, str))}
+    kept |= _keep_other_headers_members(entry, form.headers_path)
+    if client.id == "codex":
+        kept = {name: value for name, value in kept.items() if name not in _CODEX_HEADERS}
+    env = kept.pop(form.env_member, None)
+    values = {**(env if isinstance(env, dict) else {}), **remote.variables}
+    if client.id == "codex" and (passed := _list_references(remote.variables)):
+        added["env_vars"] = [*(entry.get("env_vars") or ()), *passed]  # Codex passes on only these
+    name = {"name": kept.pop("name")} if form.named_list and "name" in kept else {}
+    return {**name, **added, **({form.env_member: values} if values else {}), **kept}
+
+
+_CODEX_HEADERS = ("http_headers", "env_http_headers", "bearer_token_env_var", "env_vars")
+
+
+def _keep_other_headers_members(entry: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The member around the headers without them, if it has others: Continue has ``requestOptions``."""
+    holder = entry.get(path[0])
+    if len(path) == 1 or not isinstance(holder, dict):
+        return {}
+    rest = {name: value for name, value in holder.items() if name != path[1]}
+    return {path[0]: rest} if rest else {}
+
+
+def _list_references(variables: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(match[1] for value in variables.values() for match in _ENV_REFERENCE.finditer(value)))
+
+
+def _put_after(entry: dict[str, Any], member: str, added: dict[str, Any]) -> dict[str, Any]:
+    """The entry with members replaced in place; new ones directly after ``member``."""
+    changed: dict[str, Any] = {}
+    for name, value in entry.items():
+        changed[name] = added.get(name, value)
+        if name == member:
+            changed |= {new: item for new, item in added.items() if new not in entry}
+    return changed
+
+
+def _unknown_form(client: Client) -> PinwardenError:
+    return PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")
