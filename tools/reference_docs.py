@@ -14,6 +14,7 @@ from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, grammar
 from pinwarden.core.errors import CODES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
+from tools.clients_page import clients_page
 from tools.findings_page import findings_page
 from tools.schemas import SCHEMAS
 
@@ -148,6 +149,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/changes.md": changes_page,
     "reference/findings.md": findings_page,
     "reference/commands.md": commands_page,
+    "reference/clients.md": clients_page,
     "reference/schemas/README.md": schemas_page,
     **{f"reference/schemas/{name}.schema.json": partial(schema_file, name) for name in SCHEMAS},
 }

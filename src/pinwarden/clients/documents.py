@@ -108,8 +108,10 @@ def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -
         from pinwarden.clients.toml_text import put_table
 
         return put_table(text, (*client.root, name), entry)
-    from pinwarden.clients.yaml_text import put_list_item
+    from pinwarden.clients.yaml_text import put_list_item, put_mapping
 
+    if not client.entry_format.named_list:
+        return put_mapping(text, (*client.root, name), entry)
     return put_list_item(text, client.root[0], name, entry)
 
 

@@ -98,6 +98,52 @@ def remove_list_item(text: str, member: str, name: str) -> str:
     return text
 
 
+def put_mapping(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
+    """Replace the object at a path of members by ``value``. Members that do not change keep their text and comments."""
+    import yaml
+
+    node: Node | None = _compose(text)
+    for step in path:
+        node = _find_member(_require_block_mapping(node), step)
+    if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{'/'.join(path)[:120]!a} is not an object with one member per line")
+    newline = "\r\n" if "\r\n" in text else "\n"
+    column = node.value[0][0].start_mark.column
+    between = newline + " " * column
+    present = {key.value for key, _ in node.value}
+    added = {name: item for name, item in value.items() if name not in present}
+    edits: list[tuple[int, int, str]] = []
+    if added:
+        edits.append((node.start_mark.index, node.start_mark.index, _join_members(added, column, newline) + between))
+    for index, (key, part) in enumerate(node.value):
+        start = key.start_mark.index
+        if key.value not in value:
+            edits.append((*_find_member_range(text, key, part, last=index == len(node.value) - 1), ""))
+        elif not _is_same(_ValueBuilder(DEFAULT_LIMITS).value(part, 1), value[key.value]):
+            rendered = _join_members({key.value: value[key.value]}, column, newline)
+            edits.append((start, max(_content_end(part), key.end_mark.index + 1), rendered))
+    for start, end, rendered in reversed(edits):
+        text = text[:start] + rendered + text[end:]
+    return text
+
+
+def _find_member_range(text: str, key: Node, value: Node, *, last: bool) -> tuple[int, int]:
+    """Find the text of a member with its line end, so that removing it leaves no empty line."""
+    start, end = key.start_mark.index, _line_end(text, max(_content_end(value), key.end_mark.index))
+    if last:
+        return len(text[:start].rstrip(" ").removesuffix("\n").removesuffix("\r")), end
+    return start, re.compile(r"(?:\r?\n[ \t]*)?").match(text, end).end()  # type: ignore[union-attr]  # it always matches
+
+
+def _join_members(value: dict[str, Any], column: int, newline: str) -> str:
+    return newline.join(_render_members(value, column)).lstrip(" ")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare values by type too: true is not 1."""
+    return type(one) is type(other) and one == other and repr(one) == repr(other)
+
+
 def render_yaml(value: dict[str, Any]) -> str:
     """Render a new YAML file, indented by two spaces."""
     return "\n".join(_render_members(value, 0)) + "\n"

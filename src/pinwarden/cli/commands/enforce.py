@@ -11,8 +11,8 @@ from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, projects_in_scope
 from pinwarden.cli.server_arguments import probe_seconds
-from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import Record, replace
 from pinwarden.core.report import plural
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def enforce(args: Namespace) -> int:
     if args.format == "text":
         _show_diffs(plans)
     consent = _find_consent(args, plans)
-    return emit(combine_reports([(plan.project, _apply(plan, consent)) for plan in plans]), args.format)
+    report = combine_reports([(plan.project, _apply(plan, consent)) for plan in plans])
+    declined = not consent.write and not args.dry_run
+    return emit(replace(report, exit_code=EXIT_REFUSED) if declined else report, args.format)
 
 
 class _Consent(Record):
