@@ -121,7 +121,7 @@ def put_mapping(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
             edits.append((*_find_member_range(text, key, part, last=index == len(node.value) - 1), ""))
         elif not _is_same(_ValueBuilder(DEFAULT_LIMITS).value(part, 1), value[key.value]):
             rendered = _join_members({key.value: value[key.value]}, column, newline)
-            edits.append((start, max(_content_end(part), key.end_mark.index + 1), rendered))
+            edits.append((start, max(_find_content_end(part), key.end_mark.index + 1), rendered))
     for start, end, rendered in reversed(edits):
         text = text[:start] + rendered + text[end:]
     return text
@@ -129,7 +129,7 @@ def put_mapping(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
 
 def _find_member_range(text: str, key: Node, value: Node, *, last: bool) -> tuple[int, int]:
     """Find the text of a member with its line end, so that removing it leaves no empty line."""
-    start, end = key.start_mark.index, _line_end(text, max(_content_end(value), key.end_mark.index))
+    start, end = key.start_mark.index, _find_line_end(text, max(_find_content_end(value), key.end_mark.index))
     if last:
         return len(text[:start].rstrip(" ").removesuffix("\n").removesuffix("\r")), end
     return start, re.compile(r"(?:\r?\n[ \t]*)?").match(text, end).end()  # type: ignore[union-attr]  # it always matches
