@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from difflib import unified_diff
+from pathlib import Path
 from typing import Any
 
 from pinwarden.clients.documents import read_document
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.core.text import show_invisible
 from pinwarden.system.masking import MASK, is_safe_to_show, looks_secret, mask_text, mask_words
 from pinwarden.system.redaction import NAMED_VALUES
@@ -17,6 +19,14 @@ _CONTEXT_LINES = 3
 _MAX_LINE = 400  # of a line in a diff; files with one long line exist
 _MAX_LINES = 2000
 _NAMED_VALUES = frozenset({*NAMED_VALUES, "envs"})
+
+
+class FileEdit(Record):
+    """A file before and after an edit."""
+
+    path: Path
+    before: bytes
+    after: bytes
 
 
 def diff_config(name: str, before: bytes, after: bytes) -> str:

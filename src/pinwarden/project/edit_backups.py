@@ -19,6 +19,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.strict_json import parse_json
 from pinwarden.core.typed_json import JsonObject
+from pinwarden.project.config_diff import FileEdit
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
 
@@ -30,14 +31,6 @@ MAX_BACKUPS = 20
 """How many backups are kept for one lock. Older ones are removed."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _MANIFEST = "manifest.json"
-
-
-class FileEdit(Record):
-    """A file before and after an edit."""
-
-    path: Path
-    before: bytes
-    after: bytes
 
 
 class BackupFile(Record):

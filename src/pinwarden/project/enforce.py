@@ -39,9 +39,9 @@ from pinwarden.lock.extension import (
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, to_launch_command
 from pinwarden.lock.lockfile import Lock, put_entries, refuse_if_tampered, verify
-from pinwarden.project.config_diff import diff_config
+from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configured_servers import identify_entry
-from pinwarden.project.edit_backups import BackupServer, FileEdit, complete_backup, hold_backups, write_backup
+from pinwarden.project.edit_backups import BackupServer, complete_backup, hold_backups, write_backup
 from pinwarden.project.locked_servers import not_locked_error, resolve_start
 from pinwarden.project.server_start import prepare_run_probe, probe_server
 from pinwarden.project.server_target import with_store_variables

@@ -24,7 +24,7 @@ from pinwarden.lock.extension import LockExtension, has_surface, read_extension,
 from pinwarden.lock.locked_config import CONFIG_SOURCE, read_config_origin
 from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
 from pinwarden.project.client_install import is_as_approved
-from pinwarden.project.config_diff import diff_config
+from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
 from pinwarden.project.floating_releases import ReleaseResolver, find_floating_package
 from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations
@@ -77,14 +77,6 @@ class UnpinnedServer(Record):
 
     server: ConfiguredServer
     problem: PinwardenError
-
-
-class FileEdit(Record):
-    """The edit of one file."""
-
-    path: Path
-    before: bytes
-    after: bytes
 
 
 class PinPlan(Record):
