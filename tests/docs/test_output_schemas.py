@@ -505,6 +505,7 @@ CASES = (
     case("doctor", "--scope project", on=configured),
     case("doctor", on=drifted, code=1),
     case("doctor", on=tampered, code=1),
+    case("doctor", on=secret, code=1),
     case("doctor", "--scope none", code=2, errs=True),
     case("secrets audit", on=configured),
     case("secrets audit", on=secret, code=1),

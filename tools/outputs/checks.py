@@ -81,6 +81,7 @@ def doctor() -> Schema:
             "issues": array(issue),
             "strangers": array(stranger),
             "findings": array(finding),
+            "secrets": array(_secret_finding()),
             "files": array(file),
             "programs": array(program),
             "lock": exactly({"found": TRUTH, "problems": array(ref("problem"))}),
@@ -90,12 +91,17 @@ def doctor() -> Schema:
 
 
 def secrets_audit() -> Schema:
+    body = exactly({"ok": TRUTH, "checked": COUNT, "servers": COUNT, "findings": array(_secret_finding())})
+    return output("secrets audit", body, "The locations of plaintext secrets, never their values.")
+
+
+def _secret_finding() -> Schema:
     secret: dict[str, Schema] = {
         "secretName": TEXT,
-        "secretSource": one_of(("env", "header", "args", "url", "input")),
+        "secretSource": one_of(("env", "header", "args", "url", "input", "member")),
         "redactedValue": {"const": "[REDACTED]"},
     }
-    finding = exactly(
+    return exactly(
         {
             "kind": one_of(get_args(SecretKind)),
             "key": TEXT,
@@ -107,8 +113,6 @@ def secrets_audit() -> Schema:
         {"scope": SCOPE, **secret},
         dependentRequired={name: [other for other in secret if other != name] for name in secret},
     )
-    body = exactly({"ok": TRUTH, "checked": COUNT, "servers": COUNT, "findings": array(finding)})
-    return output("secrets audit", body, "The locations of plaintext secrets, never their values.")
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

@@ -255,7 +255,6 @@ def _status_body() -> Schema:
             "servers": array(server),
             "secrets": array(secret),
             "unreadable": array(FULL_TEXT),
-            "next": or_null(TEXT),
             "entries": array(entry),
             "problems": array(ref("problem")),
         }

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, normalize_entry
+from pinwarden.clients.secret_references import describe_secret_fix
 from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record
 from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, find_configured_entry
-from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_url, mask_words
+from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_name, mask_url, mask_words
 
 _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("GitHub token", re.compile(r"ghp_|github_pat_")),
@@ -215,7 +216,8 @@ def _audit_server(server: ConfiguredServer) -> Iterator[SecretFinding]:
             name=server.name,
             file=server.path,
             scope=server.scope,
-            message=f"{source}:{name} has what looks like a plaintext secret; refer to a variable instead",
+            message=f"{source}:{name} has what looks like a plaintext secret. "
+            + describe_secret_fix(server.client, source, mask_name(name)),
             secret_name=name,
             secret_source=source,
         )

@@ -23,6 +23,7 @@ from pinwarden.core.report import (
     severity_rank,
 )
 from pinwarden.lock.lockfile import PROBLEMS
+from pinwarden.project.config_secrets import audit_inputs, audit_servers
 from pinwarden.project.configs import (
     ConfigView,
     build_finding_row,
@@ -34,6 +35,7 @@ from pinwarden.project.configs import (
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
 from pinwarden.project.next_step import CHOOSE_CONFIGS, choose_after_finding
+from pinwarden.project.secrets_audit import SECRET_KINDS, build_secret_row, secret_to_json
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
 from pinwarden.system.target import StdioTarget, program_name
@@ -61,6 +63,8 @@ PROGRAM_KINDS: FindingKinds = build_kind_table(
     )
 )
 
+_KINDS = (FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, SECRET_KINDS, PROGRAM_KINDS)
+
 
 class Program(Record):
     """A program, its path, and the names of the servers that it starts. The path is None if it is not installed."""
@@ -77,12 +81,14 @@ def check_installation(project: Project) -> Report:
     2. Compare every locked server with the file of its client.
     3. Find configured servers that are not in the lock.
     4. Find risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
-    5. Find the programs that servers are started with.
+    5. Find secrets in plain text.
+    6. Find the programs that servers are started with.
     """
     view = read_config_view(project)
     issues = find_config_issues(project, view)
     unknown = find_unknown_servers(project, view)
     findings = (*check_files(view.files), *_find_unresolved(project, view))
+    secrets = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
     programs = _find_programs(project, view)
     search_path = project.variables.get("PATH", "")
     rows = [
@@ -93,6 +99,7 @@ def check_installation(project: Project) -> Report:
             for unknown_server in unknown
         ),
         *(build_finding_row(project, finding) for finding in findings),
+        *(build_secret_row(project, finding) for finding in secrets),
         *_check_programs(project, programs, find_relative_search_folders(search_path)),
     ]
     ok = not issues and not any(map(is_failing, rows))
@@ -110,6 +117,7 @@ def check_installation(project: Project) -> Report:
             "issues": [_issue_to_json(project, issue) for issue in issues],
             "strangers": [_unknown_server_to_json(project, unknown_server) for unknown_server in unknown],
             "findings": [_finding_to_json(project, finding) for finding in findings],
+            "secrets": [secret_to_json(project, finding) for finding in secrets],
             "files": [_file_to_json(project, file) for file in view.files],
             "programs": [_program_to_json(project, program) for program in programs],
             "lock": {
@@ -117,7 +125,7 @@ def check_installation(project: Project) -> Report:
                 "problems": problems_to_json(view.document.problems if view.document else ()),
             },
         },
-        rule_texts={**PROBLEMS, **collect_kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, PROGRAM_KINDS)},
+        rule_texts={**PROBLEMS, **collect_kind_reasons(*_KINDS)},
     )
 
 
@@ -131,7 +139,7 @@ def _find_unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFindi
     yield from find_unresolved_starts(project, lock.entries if lock is not None else (), view.servers)
 
 
-# 5. Programs
+# 6. Programs
 
 
 def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:

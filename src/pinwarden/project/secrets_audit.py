@@ -41,7 +41,7 @@ def audit_secrets(project: Project) -> Report:
     configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
     findings = _remove_duplicates((*declared, *configured, *_audit_lock(project, view)))
     findings += _report_unreadable(view, findings)
-    rows = [_build_row(project, finding) for finding in findings]
+    rows = [build_secret_row(project, finding) for finding in findings]
     open_secrets = sum(row.severity == "critical" for row in rows)
     unread = sum(row.severity == "review" for row in rows)
     return Report(
@@ -55,7 +55,7 @@ def audit_secrets(project: Project) -> Report:
             "ok": not open_secrets and not unread,
             "checked": len(view.locked),
             "servers": len(view.servers),
-            "findings": [_finding_to_json(project, finding) for finding in findings],
+            "findings": [secret_to_json(project, finding) for finding in findings],
         },
         rule_texts=collect_kind_reasons(SECRET_KINDS),
     )
@@ -97,7 +97,8 @@ def _report_unreadable(view: ConfigView, findings: Iterable[SecretFinding]) -> I
             )
 
 
-def _build_row(project: Project, finding: SecretFinding) -> Row:
+def build_secret_row(project: Project, finding: SecretFinding) -> Row:
+    """Report a finding of the audit."""
     has_several_files = ", " in finding.file
     return Row(
         code=finding.kind,
@@ -110,7 +111,8 @@ def _build_row(project: Project, finding: SecretFinding) -> Row:
     )
 
 
-def _finding_to_json(project: Project, finding: SecretFinding) -> dict[str, Any]:
+def secret_to_json(project: Project, finding: SecretFinding) -> dict[str, Any]:
+    """Convert a finding of the audit to JSON, with a short path."""
     value = finding.to_json()
     value["file"] = ", ".join(project.display_path(path) for path in finding.file.split(", ")) if finding.file else ""
     return value

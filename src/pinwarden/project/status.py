@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 State = Literal["yes", "no", "partly", "n/a"]
-Step = Literal["review", "accept", "lock", "pin", "verify", "approve", "enforce"]
+Step = Literal["review", "lock", "pin", "verify", "approve", "enforce"]
 """What to do next with a server, in the order in which it has to be done."""
 
-STEPS: tuple[Step, ...] = ("review", "accept", "lock", "pin", "verify", "approve", "enforce")
+STEPS: tuple[Step, ...] = ("review", "lock", "pin", "verify", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
 _WITH_DEPENDENCIES = ("npm", "pypi")
@@ -76,6 +76,8 @@ class ServerStatus(Record):
     verified: State
     enforced: State
     locked: State
+    is_remote: bool = False
+    """Whether it is an address that clients contact."""
     changed: bool = False
     """Whether a client's file differs from what was locked."""
     disabled: bool = False
@@ -211,6 +213,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         verified=_judge_verified(group, started),
         enforced=_judge_enforced(used or group.configured, started),
         locked=locked,
+        is_remote=_is_remote(started, entry),
         changed=group.changed,
         disabled=bool(group.configured) and not used,
         last_checked=last_checked.find(project.lock, group.entries),
@@ -349,21 +352,16 @@ def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
 
 def _with_next(status: ServerStatus, rows: Sequence[ServerStatus], blocked: tuple[str, ...]) -> ServerStatus:
     row = replace(status, blocked=blocked)
-    step = _choose_step(row, has_lock=any(other.locked != "no" for other in rows))
-    ambiguous = sum(other.name == row.name for other in rows) > 1
-    return replace(
-        row, next_step=step, next_command=None if step is None else _build_command(row, step, ambiguous=ambiguous)
-    )
+    step = _choose_step(row)
+    return replace(row, next_step=step, next_command=None if step is None else _build_command(row, step, rows))
 
 
-def _choose_step(status: ServerStatus, *, has_lock: bool) -> Step | None:
+def _choose_step(status: ServerStatus) -> Step | None:
     if status.blocked:
         return "review"
     if status.disabled or not status.clients:
         return None  # nothing starts it
-    if status.changed or (status.locked != "yes" and has_lock):
-        return "accept"
-    if status.locked != "yes":
+    if status.changed or status.locked != "yes":
         return "lock"
     states: tuple[tuple[Step, State], ...] = (
         ("pin", status.pinned),
@@ -374,16 +372,19 @@ def _choose_step(status: ServerStatus, *, has_lock: bool) -> Step | None:
     return next((step for step, state in states if state in ("no", "partly")), None)
 
 
-def _build_command(status: ServerStatus, step: Step, *, ambiguous: bool) -> str:
+def _build_command(status: ServerStatus, step: Step, rows: Sequence[ServerStatus]) -> str:
+    """The command that takes one step. ``rows`` are all servers of the scope."""
     name = shlex.quote(status.name)
-    client = f" --client {status.clients[0]}" if ambiguous and status.clients else ""
+    is_ambiguous = sum(other.name == status.name for other in rows) > 1
+    client = f" --client {status.clients[0]}" if is_ambiguous and status.clients else ""
+    consent = "" if status.is_remote else " --allow-execute"
+    is_locked_already = any(other.locked != "no" for other in rows)
     commands: Mapping[Step, str] = {
         "review": "pinwarden review",
-        "accept": f"pinwarden init --accept {name}",
-        "lock": "pinwarden init",
+        "lock": f"pinwarden init --accept {name}" if is_locked_already else "pinwarden init",
         "pin": f"pinwarden pin {name}",
         "verify": f"pinwarden prove {name}",
-        "approve": f"pinwarden approve {name}{client}",
+        "approve": f"pinwarden approve {name}{client}{consent}",
         "enforce": f"pinwarden enforce {name}",
     }
     return commands[step]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _COUNTED = ("pinned", "approved", "verified", "enforced")
 _FOR_ALL: Mapping[Step, str] = {
-    "lock": "pinwarden init",
     "review": "pinwarden review",
     "pin": "pinwarden pin",
     "verify": "pinwarden prove",
@@ -47,7 +46,6 @@ class StatusReport(Record):
     servers: tuple[ServerStatus, ...]
     secrets: tuple[PlainSecret, ...]
     report: Report
-    next_command: str | None
 
 
 def report_status(
@@ -69,7 +67,6 @@ def report_status(
     rows = [row for document in documents for row in build_problem_rows(document)]
     rows += (row for project in projects for row in _report_unreadable(project, views[project.lock]))
     attention = bool(rows) or bool(secrets) or any(server.needs_attention for server in servers)
-    next_command = choose_next_command(servers)
     report = Report(
         command="status",
         subject=projects[0].lock.name,
@@ -83,13 +80,13 @@ def report_status(
             "servers": [_server_to_json(server) for server in servers],
             "secrets": [_secret_to_json(secret) for secret in secrets],
             "unreadable": [row.file for row in rows if row.code == "config_unreadable"],
-            "next": next_command,
             "entries": [entry_to_json(entry) for document in documents for entry in document.lock.entries],
             "problems": [problem for document in documents for problem in problems_to_json(document.problems)],
         },
         rule_texts={**PROBLEMS, **collect_kind_reasons(ISSUE_KINDS)},
+        next_command="pinwarden doctor" if rows else choose_next_command(servers),
     )
-    return StatusReport(servers=servers, secrets=secrets, report=report, next_command=next_command)
+    return StatusReport(servers=servers, secrets=secrets, report=report)
 
 
 def choose_next_command(servers: Iterable[ServerStatus]) -> str | None:
@@ -97,10 +94,8 @@ def choose_next_command(servers: Iterable[ServerStatus]) -> str | None:
     listed = tuple(servers)
     for step in STEPS:
         waiting = [server for server in listed if server.next_step == step]
-        if len(waiting) > 1 and step in _FOR_ALL:
-            return _FOR_ALL[step]
         if waiting:
-            return waiting[0].next_command
+            return _FOR_ALL.get(step, waiting[0].next_command) if len(waiting) > 1 else waiting[0].next_command
     return "pinwarden outdated" if any(server.locked != "no" for server in listed) else None
 
 

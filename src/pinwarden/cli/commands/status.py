@@ -9,7 +9,7 @@ from pinwarden.cli.blocked_items import find_blocked_items
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
-from pinwarden.cli.verbosity import colour_wanted
+from pinwarden.cli.verbosity import chosen_detail, colour_wanted
 
 
 def _configure_status(parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def status(args: Namespace) -> int:
       pinwarden status
       pinwarden status --scope user
       pinwarden status --check
-      pinwarden status --format json
+      pinwarden status --json
     """
     from pinwarden.project.status_report import report_status
 
@@ -44,16 +44,15 @@ def status(args: Namespace) -> int:
     if args.format != "text":
         return emit(result.report, args.format)
     from pinwarden.cli.render.board import render_attention, render_board
-    from pinwarden.cli.render.text import wrap
     from pinwarden.system.clock import wall_clock
 
-    sys.stdout.write(render_board(result.servers, wall_clock(), colour=colour_wanted()))
-    attention = render_attention(result.servers, result.secrets)
-    sys.stdout.write("".join(f"\n{part}" for part in (attention,) if part) + ("\n" if result.servers else ""))
-    exit_code = emit(result.report, "text")
-    if result.next_command is not None:
-        sys.stdout.write(wrap(f"Next: {result.next_command}"))
-    return exit_code
+    servers = result.servers
+    if chosen_detail() == "quiet":  # only what needs attention
+        servers = tuple(server for server in servers if server.needs_attention)
+    board = render_board(servers, wall_clock(), colour=colour_wanted())
+    parts = (board, render_attention(servers, result.secrets))
+    sys.stdout.write("".join(f"{part}\n" for part in parts if part))
+    return emit(result.report, "text")
 
 
 def _configure_explain(parser: ArgumentParser) -> None:

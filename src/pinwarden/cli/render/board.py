@@ -48,7 +48,7 @@ def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = Fa
 
 
 def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSecret]) -> str:
-    """The lines below the board: what the gateway blocked, and secrets in plain text with the way to fix them."""
+    """The lines below the board: blocked changes, changed configurations, and secrets with the way to fix them."""
     width = terminal_width()
     lines: list[str] = []
     blocked = [server for server in servers if server.blocked]
@@ -58,6 +58,9 @@ def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSec
             shown = ", ".join(server.blocked[:_BLOCKED_SHOWN])
             more = len(server.blocked) - _BLOCKED_SHOWN
             lines += _wrap(f"{server.name}: {shown}{f' and {more} more' if more > 0 else ''}", width)
+    changed = [server.name for server in servers if server.changed]
+    if changed:
+        lines += _wrap(f"Configured differently than locked: {', '.join(changed)}", width, indent="")
     listed = tuple(secrets)
     if listed:
         lines.append("Secrets in plain text:")
@@ -133,7 +136,7 @@ class _Table:
             *clients,
             *((self._painter.add_symbol(state, state), state) for state in states),
             (describe_age(server.last_checked, self._now), None),
-            (_describe_next(server), None),
+            (server.next_step or "-", None),
         ]
 
     def _shrink(self, available: int) -> None:
@@ -154,7 +157,7 @@ def _render_cards(servers: Iterable[ServerStatus], now: str, width: int, painter
         ]
         yield from _flow(states, width, painter)
         checked = describe_age(server.last_checked, now)
-        yield from _wrap(f"{_list_clients(server)}; checked: {checked}; next: {_describe_next(server)}", width)
+        yield from _wrap(f"{_list_clients(server)}; checked: {checked}; next: {server.next_step or '-'}", width)
 
 
 def _describe_state(member: str, state: str) -> str:
@@ -181,21 +184,12 @@ def _describe_scope(scope: LockScope) -> str:
 def _describe_version(server: ServerStatus) -> str:
     if server.version is None:
         return "floating" if server.pinned == "no" else "-"
-    shown = show_invisible(server.version)
-    return shown if server.pinned != "no" else f"{shown}?"
-
-
-def _describe_next(server: ServerStatus) -> str:
-    if server.next_step is not None:
-        return server.next_step
-    if server.disabled:
-        return "disabled"
-    return "-" if server.clients else "not configured"
+    return show_invisible(server.version)
 
 
 def _list_clients(server: ServerStatus) -> str:
-    titles = (CLIENTS[client].title if client in CLIENTS else client for client in server.clients)
-    return show_invisible(", ".join(titles)) or "no client"
+    titles = ", ".join(CLIENTS[client].title if client in CLIENTS else client for client in server.clients)
+    return show_invisible(f"{titles} (disabled)" if server.disabled else titles) or "not configured"
 
 
 def _fit(text: str, width: int) -> str:
