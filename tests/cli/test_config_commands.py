@@ -107,7 +107,7 @@ class TestList:
         _, scope, ours, plain, _, summary, next_line = outcome.out.splitlines()
         assert outcome.code == 0
         assert scope == "This project"
-        assert ours.split()[:4] == ["io.github.acme/notes", "1.2.3", "no", "client"]
+        assert ours.split()[:4] == ["io.github.acme/notes", "1.2.3", "not", "configured"]
         assert plain.split()[:2] == ["io.github.acme/plain", "1.2.3"]
         assert summary == "2 servers: 2 of 2 pinned, 1 of 2 approved, 1 of 2 verified."
         assert next_line == "Next: pinwarden outdated"
