@@ -16,6 +16,7 @@ from pinwarden.lock.toolpin_pins import INCONCLUSIVE_CODE, PIN_FINDINGS
 from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
+from pinwarden.project.gate.floating import FLOATING_KINDS
 from pinwarden.project.gate.gate_report import LIVE_KINDS
 from pinwarden.project.gate.integrity import LOCK_KINDS
 from pinwarden.project.gate.online import REGISTRY_KINDS
@@ -107,6 +108,7 @@ SECTIONS = (
             POLICY_KINDS,
             LOCK_REQUIRED_KINDS,
             COVERAGE_KINDS,
+            FLOATING_KINDS,
         ),
     ),
     Section(

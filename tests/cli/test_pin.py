@@ -269,3 +269,25 @@ def test_no_or_ctrl_c_at_the_question_changes_nothing(world: Clients, keys: str,
         terminal.types(keys)
         assert terminal.ends() == code
     assert world.everything() == before
+
+
+def test_ci_counts_floating_servers_in_one_row_and_fails_on_them_by_the_policy(world: Clients) -> None:
+    world.done("init")
+    outcome = world.done("ci")
+    text = " ".join(outcome.out.split())
+    assert "2 servers use a floating version (3 entries): notes, clock. Pin them: pinwarden pin." in text
+    assert "exact-releases = true" in text
+    policy = world.root / "pinwarden.toml"
+    policy.write_text("[policy.require]\nexact-releases = true\n")
+    code, report = world.run_json("ci")
+    assert (code, [row["code"] for row in report["failures"]]) == (1, ["floating_release"])
+    assert "Next: pinwarden pin" in world.run("ci").out
+    waiver = '[[policy.waivers]]\nserver = "notes"\ncode = "floating_release"\nreason = "own"\nowner = "me"\n'
+    text = policy.read_text()
+    policy.write_text(f"{text}\n{waiver}expires = 2999-01-01\n")
+    assert "1 server uses a floating version: clock." in " ".join(world.run("ci").out.split())
+    policy.write_text("[policy.require]\nexact-releases = false\nbundle-hashes = true\n")
+    world.done("ci")
+    policy.write_text(text)
+    world.done("pin", "--yes", *PLAIN)
+    world.done("ci")

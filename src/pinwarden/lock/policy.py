@@ -193,6 +193,8 @@ class Policy(Record):
     """Whether evidence recorded in the lock counts only if a known key signed the lock."""
     minimum_age_days: int | None
     age_exemptions: tuple[GlobPattern, ...]
+    require_exact_releases: bool
+    """Whether ``ci`` fails if a client's file names no exact release of a package."""
     require_pinned_images: bool
     require_bundle_hashes: bool
     deny_remotes: bool
@@ -226,7 +228,7 @@ _LIST_KEYS = ("allow", "deny")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 MAX_ANCHOR_LENGTH = 64 * 1024
 """The maximum length of one PEM text. A certificate has about two kilobytes."""
-_REQUIRE_KEYS = ("digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
+_REQUIRE_KEYS = ("exact-releases", "digest-pinned-images", "bundle-hashes", "no-remotes", "no-secrets")
 _KEYS = (
     *_LIST_TABLES,
     *(
@@ -293,6 +295,7 @@ WAIVABLE_CODES = (
     "remote_denied",
     "secrets_denied",
     "entry_deleted",
+    "floating_release",
     *FILE_CODES,
 )
 """Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
@@ -337,6 +340,7 @@ def policy_from_table(value: Any) -> Policy:
         requires_proof=evidence.flag("proved") if evidence else False,
         minimum_age_days=age.optional_integer("minimum-days", 3650) if age else None,
         age_exemptions=age.patterns("exempt") or () if age else (),
+        require_exact_releases=require.flag("exact-releases"),
         require_pinned_images=require.flag("digest-pinned-images"),
         require_bundle_hashes=require.flag("bundle-hashes"),
         deny_remotes=require.flag("no-remotes"),
@@ -436,7 +440,8 @@ def _parse_mcpb_rule(table: PolicyTable) -> McpbRule:
 def _has_rules(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
-    switches = (policy.require_pinned_images, policy.require_bundle_hashes, policy.deny_remotes, policy.deny_secrets)
+    required = (policy.require_exact_releases, policy.require_pinned_images, policy.require_bundle_hashes)
+    switches = (*required, policy.deny_remotes, policy.deny_secrets)
     return (
         any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
         or bool(policy.minimum_tier)

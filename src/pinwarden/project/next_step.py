@@ -14,6 +14,7 @@ from pinwarden.project.locked_servers import has_pinned_bytes
 
 CHECK_LIVE = "pinwarden ci --live --allow-execute"
 CHOOSE_CONFIGS = "pinwarden init"
+PIN_RELEASES = "pinwarden pin"
 RECORD_TOOLS = "pinwarden init --allow-execute"
 _MAX_NAMES = 3
 _MAX_NAME = 120
@@ -27,6 +28,8 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     first = min(failing, key=lambda row: (row.code == COULD_NOT_CHECK, row.severity != "critical"))
     if first.code in PROBLEMS or first.code == "config_unreadable":
         return "pinwarden doctor"
+    if first.code == "floating_release":
+        return PIN_RELEASES
     if first.code in CONFIG_KINDS or first.entity == "config":
         return CHOOSE_CONFIGS
     if first.entity == "policy":

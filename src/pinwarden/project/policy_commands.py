@@ -41,7 +41,9 @@ minimum-tier = "conditional"
 # minimum-score = 50
 
 # Requirements for every server.
-{mark}[policy.require]
+[policy.require]
+# Clients name the exact release of every package (pinwarden pin writes it). With false, ci only warns.
+exact-releases = true
 # Images are named by digest: a tag can be moved to another image.
 {mark}digest-pinned-images = true
 # Bundles have a declared SHA-256.

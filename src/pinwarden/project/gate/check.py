@@ -233,8 +233,9 @@ def _check_configs(project: Project, lock: Lock, policies: Policies, options: Ga
     if not files:
         return []
     from pinwarden.project.configs import check_configs
+    from pinwarden.project.gate.floating import check_floating_releases
 
-    return list(check_configs(project, lock, files, policies))
+    return [*check_configs(project, lock, files, policies), *check_floating_releases(project, files, policies)]
 
 
 def _check_registries(lock: Lock, options: GateOptions) -> list[Row]:
