@@ -40,7 +40,7 @@ def _not_available(title: str, path: str) -> str:
 
 
 def _table(title: str, rows: list[tuple[str, str, bool, bool]], goals: str = "") -> str:
-    """A table of (category, id, is an attack, was suspected), category by category."""
+    """Return a table of (category, id, is an attack, was suspected), category by category."""
     lines = [title]
     for attack, heading in ((True, "detected"), (False, "false alarms")):
         labelled_rows = [row for row in rows if row[2] is attack]

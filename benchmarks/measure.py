@@ -50,7 +50,7 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
 
 
 def shuffled(candidates: Sequence[_T], round_number: int) -> list[_T]:
-    """A random order, so that deferred work of one candidate does not always slow down the same other one."""
+    """Return a random order, so that deferred work of one candidate does not always slow down the same other one."""
     return random.Random(round_number).sample(candidates, len(candidates))
 
 
@@ -91,7 +91,7 @@ class Goal:
 
 
 def table(title: str, rows: list[Row], unit: int, goals: list[Goal]) -> str:
-    """A table as text. ``unit`` is the number of items that one run handles."""
+    """Return a table as text. ``unit`` is the number of items that one run handles."""
     width = max(len(row.name) for row in rows)
     lines = [title, f"  {'':{width}}  {'median us':>10}  {'ratio':>7}"]
     lines += [f"  {row.name:{width}}  {row.microseconds / unit:10.2f}  {row.ratio:7.3f}" for row in rows]

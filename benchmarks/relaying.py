@@ -281,7 +281,7 @@ def _latency(targets: list[Target]) -> tuple[str, str]:
 
 
 def _encodings_report(targets: list[Target]) -> str:
-    """The time that the gateway adds to a call in each encoding, as a multiple of the time that ``cat`` adds."""
+    """Return the time that the gateway adds to a call in each encoding, as a multiple of the time that ``cat`` adds."""
     medians: dict[str, dict[str, list[float]]] = {
         encoding: {name: [] for name in (DIRECT, CAT, OURS)} for encoding in ENCODINGS
     }

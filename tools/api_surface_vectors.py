@@ -22,12 +22,12 @@ TARGET = REPOSITORY / "docs" / "reference" / "api-surface-hash.vectors.json"
 
 
 def schema_of(text: str) -> str:
-    """The text of a list with one tool ``t`` of that input schema."""
+    """Return the text of a list with one tool ``t`` of that input schema."""
     return '[{"name":"t","inputSchema":' + text + "}]"
 
 
 def every_place(required: str) -> str:
-    """The text of a list with one tool whose schema has that ``required`` in every place for a schema."""
+    """Return the text of a list with one tool whose schema has that ``required`` in every place for a schema."""
     inner = f'{{"required":{required}}}'
     one = "additionalItems additionalProperties contains contentSchema else if items not propertyNames then"
     several = "allOf anyOf oneOf prefixItems"

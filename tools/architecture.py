@@ -71,7 +71,7 @@ _COLOURS = {  # of each package, for light and for dark
 
 
 def modules(source: Path = SOURCE) -> dict[str, Path]:
-    """Every module below the source folder by its dotted name."""
+    """Return every module below the source folder by its dotted name."""
     paths = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
@@ -80,13 +80,13 @@ def modules(source: Path = SOURCE) -> dict[str, Path]:
 
 
 def imports(known: Mapping[str, Path]) -> set[Import]:
-    """Every import of one known module by another, also inside functions; not those that only a type checker sees."""
+    """Return every import of one known module by another, also inside functions, but none for type checkers only."""
     return {(module, name) for module, path in known.items() for name in _imported(tree(path), known) if name != module}
 
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a Python file, parsed once."""
+    """Return the syntax tree of a Python file, parsed once."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -101,7 +101,7 @@ def _imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below this one, except those for type checkers."""
+    """Yield every node below this one, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
         yield child
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
@@ -131,7 +131,7 @@ class _Box:
 
 
 def drawing(source: Path = SOURCE) -> str:
-    """The picture. The same code gives the same bytes."""
+    """Return the picture. The same code gives the same bytes."""
     known = modules(source)
     boxes, place_of = _boxes(known)
     edges = Counter((place_of[a], place_of[b]) for a, b in sorted(imports(known)) if a in place_of and b in place_of)
@@ -141,7 +141,7 @@ def drawing(source: Path = SOURCE) -> str:
 
 
 def _boxes(known: Mapping[str, Path]) -> tuple[dict[str, _Box], dict[str, str]]:
-    """The boxes by name, and the box of each module. The package's own two files are in none."""
+    """Return the boxes by name, and the box of each module. The package's own two files are in none."""
     place_of, files = {}, Counter[str]()
     for module, path in known.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -173,7 +173,7 @@ def _laid_out(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> list[li
 
 
 def _pull(box: _Box, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> float:
-    """The position of a box if its links were springs."""
+    """Return the position of a box if its links were springs."""
     total = weight = 0.0
     for (a, b), count in links.items():
         ends = (boxes[a], boxes[b])
@@ -274,7 +274,7 @@ def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[s
 
 
 def _ports(name: str, end: int, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> dict[str, float]:
-    """The points where lines leave (0) or enter (1) a box, ordered so that the lines do not cross there."""
+    """Return the points where lines leave (0) or enter (1) a box, ordered so that the lines do not cross there."""
     box = boxes[name]
     others = sorted((link[1 - end] for link in links if link[end] == name), key=lambda other: boxes[other].middle)
     step = (box.width - 20) / (len(others) + 1)

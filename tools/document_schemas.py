@@ -39,7 +39,7 @@ def lock_body() -> Schema:
 
 
 def lock_definitions() -> dict[str, Schema]:
-    """The definitions that the schema of a lock refers to."""
+    """Return the definitions that the schema of a lock refers to."""
     return {
         "entry": _entry(),
         "trust": _trust(),

@@ -280,7 +280,7 @@ def _static_server(folder: Path) -> Iterator[str]:
 
 
 def _first_document(process: subprocess.Popen[str]) -> Any:
-    """The JSON document that the gateway prints when it begins to serve."""
+    """Return the JSON document that the gateway prints when it begins to serve."""
     assert process.stdout is not None
     text = ""
     while line := process.stdout.readline():
@@ -291,7 +291,7 @@ def _first_document(process: subprocess.Popen[str]) -> Any:
 
 
 def _response_message(body: bytes) -> Any:
-    """The message of a response, sent as JSON or as the last event of a stream."""
+    """Return the message of a response, sent as JSON or as the last event of a stream."""
     text = body.decode()
     if not text.startswith("{"):
         text = next((line[5:] for line in reversed(text.splitlines()) if line.startswith("data:")), "null")

@@ -210,7 +210,7 @@ def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
 
 
 def read_server_file(server: ConfiguredServer) -> bytes:
-    """The file of a server, for an edit. Raises CONFIG_UNEDITABLE if the file must not be edited."""
+    """Return the file of a server, for an edit. Raises CONFIG_UNEDITABLE if the file must not be edited."""
     path = Path(server.path)
     _refuse_linked_folder(path, get_client(server.client))
     data = _read_or_none(path)
@@ -220,7 +220,7 @@ def read_server_file(server: ConfiguredServer) -> bytes:
 
 
 def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> bytes:
-    """The bytes of a server's file with its entry replaced. Writes nothing."""
+    """Return the bytes of a server's file with its entry replaced. Writes nothing."""
     from pinwarden.core.json_values import split_pointer
 
     path, known, name = Path(server.path), get_client(server.client), server.name
@@ -238,7 +238,7 @@ def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> 
 
 
 def edit_word(data: bytes, server: ConfiguredServer, entry: dict[str, Any], old: str, new: str) -> bytes:
-    """The bytes of a server's file with its entry replaced, which differs only in one word. Writes nothing."""
+    """Return the bytes of a server's file with its entry replaced, which differs only in one word. Writes nothing."""
     from pinwarden.core.json_values import split_pointer
 
     form, steps = detect_format(server.path), tuple(split_pointer(server.pointer))

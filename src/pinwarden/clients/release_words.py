@@ -29,7 +29,7 @@ class ReleaseWord(Record):
     new: str
 
     def replace_in(self, command: Sequence[str]) -> tuple[str, ...]:
-        """The command with the new word."""
+        """Return the command with the new word."""
         return (*command[: self.index], self.new, *command[self.index + 1 :])
 
 
@@ -57,7 +57,7 @@ def find_release_word(
 
 
 def replace_word(entry: Any, word: ReleaseWord) -> dict[str, Any] | None:
-    """A client's entry with the word of its command replaced; None if the entry has another word there."""
+    """Return a client's entry with the word of its command replaced; None if the entry has another word there."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")
@@ -87,7 +87,7 @@ def _describe(launch: Launch, version: str | None, digest: str | None) -> _Descr
 
 
 def _build_replacements(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
-    """The word with each occurrence of the package replaced by the package at the release."""
+    """Yield the word with each occurrence of the package replaced by the package at the release."""
     if package.identity not in word:
         return
     build = {"npm": _build_npm_spec, "pypi": _build_python_spec, "oci": _build_image}.get(package.kind)

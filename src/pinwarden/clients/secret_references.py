@@ -22,7 +22,7 @@ _DESCRIBED_HEADERS = 40  # characters of a header's name that become the name of
 
 
 def describe_secret_fix(client: str, source: str, name: str) -> str:
-    """What to write instead of a plaintext secret in a file of this client.
+    """Return what to write instead of a plaintext secret in a file of this client.
 
     ``source`` is where the secret is: env, header, args, url, input or member. ``name`` is the name of the variable or
     header.
@@ -55,7 +55,7 @@ def _describe_codex_fix(variable: str, name: str, source: str) -> str:
 
 
 def _name_variable(name: str, source: str) -> str:
-    """A name for the environment variable that replaces a secret without a variable name of its own."""
+    """Return a name for the environment variable that replaces a secret without a variable name of its own."""
     if source != "header":
         return "SECRET"
     words = "".join(char if char.isascii() and char.isalnum() else "_" for char in name[:_DESCRIBED_HEADERS]).upper()

@@ -86,7 +86,7 @@ def _compare_lockfiles(
 
 
 def describe_changes(result: LockfileCheckResult, update_command: str) -> str:
-    """A message that lists the changes and names the command that updates the lockfile."""
+    """Return a message that lists the changes and names the command that updates the lockfile."""
     changes = (
         ("tools added", result.added),
         ("tools removed", result.removed),
@@ -104,7 +104,7 @@ _Names = tuple[str, ...]
 
 
 def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Names, _Names, _Names, _Names]:
-    """The names that were added, removed, changed and unchanged, each in JavaScript's property order."""
+    """Return the names that were added, removed, changed and unchanged, each in JavaScript's property order."""
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
@@ -204,13 +204,13 @@ def _find_changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[st
 def _group_digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for item in surface.items_of_kind(kind):
-        # An item without a digest becomes "None", which never matches, because such items are not locked.
+        # An item without a digest becomes "None", which matches no locked item: every locked item has a digest.
         digests.setdefault(item.key, []).append(str(item.digest))
     return {key: sorted(values) for key, values in digests.items()}
 
 
 def _list_other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
-    """The names of changed server properties, resources and templates."""
+    """Return the names of changed server properties, resources and templates."""
     before, after = locked.server or {}, now.server or {}
     changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for kind in (RESOURCE, TEMPLATE):
@@ -222,7 +222,7 @@ def _list_other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
 
 
 def _find_hidden_changes(lockfile: Lockfile, current: ContractExtension) -> set[str]:
-    """The tools whose entitlements, middleware or limits changed. No client sees these changes."""
+    """Return the tools whose entitlements, middleware or limits changed. No client sees these changes."""
     locked = (lockfile.extension or {}).get("tools", {})
     changed: set[str] = set()
     for name, tool in current.tools.items():
@@ -232,20 +232,20 @@ def _find_hidden_changes(lockfile: Lockfile, current: ContractExtension) -> set[
         known = {fact: level for fact, level in tool.evidence.items() if level != UNKNOWN}
         levels = before.get("evidence", {})
         if any(levels.get(fact, UNKNOWN) == UNKNOWN for fact in known):
-            changed.add(name)  # an attacker could mark it unknown in the lock to exclude it from the check
+            changed.add(name)  # otherwise an attacker could mark a tool as unknown in the lock to skip this check
         locked_reach = summarize_reach(before.get("entitlements"))
         if "entitlements" in known and locked_reach != summarize_reach(tool.entitlements):
             changed.add(name)
         if "middlewareChain" in known and (
             before.get("middleware") != [dict(layer) for layer in tool.middleware]
-            or _comparable_details(before.get("details")) != _comparable_details(tool.details)
+            or _select_comparable_details(before.get("details")) != _select_comparable_details(tool.details)
         ):
             changed.add(name)
     return changed
 
 
 def _list_changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
-    """The prompts and resources whose code reaches something that the lock does not record."""
+    """Return the prompts and resources whose code has other entitlements than the lock records."""
     extension = lockfile.extension or {}
     if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
         return ()
@@ -261,7 +261,7 @@ def _list_changed_reach(lockfile: Lockfile, current: ContractExtension) -> tuple
 
 
 def _list_changed_startup(lockfile: Lockfile, current: ContractExtension) -> tuple[str, ...]:
-    """``("startup",)`` if the code that runs on import reaches something else than the lock records."""
+    """Return ``("startup",)`` if the entitlements of the code that runs on import changed since the lock."""
     details = (lockfile.extension or {}).get("details")
     before = details.get("startup") if isinstance(details, Mapping) else None
     analysed = current.evidence == SOURCE and (lockfile.extension or {}).get("evidence") == SOURCE
@@ -271,7 +271,7 @@ def _list_changed_startup(lockfile: Lockfile, current: ContractExtension) -> tup
 
 
 def summarize_reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
-    """The entitlements without code locations, which change when unrelated code moves."""
+    """Return the entitlements without code locations, which change when unrelated code moves."""
     members = entitlements if isinstance(entitlements, Mapping) else {}
     return {
         "kinds": frozenset((str(kind), "") for kind in _read_list(members, "kinds")),
@@ -289,8 +289,8 @@ def _read_list(names: Mapping[str, Any], member: str) -> list[Any]:
     return rows if isinstance(rows, list) else []
 
 
-def _comparable_details(details: Any) -> dict[str, Any]:
-    """A tool's details without the location of its handler, which changes when unrelated code moves."""
+def _select_comparable_details(details: Any) -> dict[str, Any]:
+    """Return a tool's details without the location of its handler, which changes when unrelated code moves."""
     if not isinstance(details, Mapping):
         return {}
     return {name: value for name, value in details.items() if name != "handler"}

@@ -111,7 +111,7 @@ def _build_unsealed_row(name: str) -> Row:
 
 
 def _find_matching_dialect(locked: Lockfile, observed: ObservedServer) -> Dialect:
-    """The first possible dialect that reproduces the lockfile's digest, or else the newest one."""
+    """Return the first possible dialect that reproduces the lockfile's digest, or else the newest one."""
     possible = detect_dialects(locked.document)
     for dialect in possible:
         generated = generate_lockfile("", observed.contracts, observed.prompts, generated_at="", dialect=dialect)
@@ -144,7 +144,7 @@ def verify_contract(path: Path, live: Surface, keys: Sequence[PublicKey], subjec
     """
     lockfile = require_lockfile(load_lockfile(str(path)))
     if not check_body(lockfile):
-        raise PinwardenError("LOCK_INVALID", f"{path} has no surface, only digests that its author can check")
+        raise PinwardenError("LOCK_INVALID", f"{path} has no surface to compare, only digests for the server's author")
     signers = verify_lockfile(lockfile, keys) if keys else ()
     locked_surface = read_surface(lockfile)
     if locked_surface is None:

@@ -81,7 +81,7 @@ class EntitlementContract(Record):
     raw: tuple[str, ...] = ()
 
     def with_unknown_flags(self) -> EntitlementContract:
-        """A copy with None instead of False, for code that was not analysed completely."""
+        """Return a copy with None instead of False, for code that was not analysed completely."""
         return EntitlementContract(
             filesystem=self.filesystem or None,
             network=self.network or None,
@@ -92,7 +92,7 @@ class EntitlementContract(Record):
         )
 
     def flags(self) -> dict[str, bool | None]:
-        """The flags, by their names in the lockfile."""
+        """Return the flags, by their names in the lockfile."""
         return {
             "filesystem": self.filesystem,
             "network": self.network,
@@ -117,7 +117,7 @@ class ToolContract(Record):
     entitlements: EntitlementContract = EntitlementContract()
 
     def to_json(self) -> dict[str, Any]:
-        """The contract as MCP Fusion writes it; absent members are omitted."""
+        """Return the contract as MCP Fusion writes it; absent members are omitted."""
         return {
             "surface": _surface_to_json(self.surface),
             "behavior": _behavior_to_json(self.behavior),
@@ -189,17 +189,17 @@ def _parse_contract(contract: JsonObject) -> ToolContract:
             inflation_risk=tokens.string("inflationRisk"),
         ),
         entitlements=EntitlementContract(
-            filesystem=_flag_or_unknown(flags, "filesystem"),
-            network=_flag_or_unknown(flags, "network"),
-            subprocess=_flag_or_unknown(flags, "subprocess"),
-            crypto=_flag_or_unknown(flags, "crypto"),
-            code_evaluation=_flag_or_unknown(flags, "codeEvaluation"),
+            filesystem=_parse_flag(flags, "filesystem"),
+            network=_parse_flag(flags, "network"),
+            subprocess=_parse_flag(flags, "subprocess"),
+            crypto=_parse_flag(flags, "crypto"),
+            code_evaluation=_parse_flag(flags, "codeEvaluation"),
             raw=flags.strings("raw"),
         ),
     )
 
 
-def _flag_or_unknown(flags: JsonObject, name: str) -> bool | None:
+def _parse_flag(flags: JsonObject, name: str) -> bool | None:
     return None if flags.value.get(name, False) is None else flags.boolean(name, default=False)
 
 
@@ -233,7 +233,7 @@ def _build_error(path: str, problem: str) -> PinwardenError:
 def _surface_to_json(surface: SurfaceContract) -> dict[str, Any]:
     return {
         "name": surface.name,
-        **_optional_member("description", surface.description),
+        **_build_optional_member("description", surface.description),
         "tags": list(surface.tags),
         "actions": {key: _action_to_json(action) for key, action in surface.actions.items()},
         "inputSchemaDigest": surface.input_schema_digest,
@@ -242,12 +242,12 @@ def _surface_to_json(surface: SurfaceContract) -> dict[str, Any]:
 
 def _action_to_json(action: ActionContract) -> dict[str, Any]:
     return {
-        **_optional_member("description", action.description),
+        **_build_optional_member("description", action.description),
         "destructive": action.destructive,
         "idempotent": action.idempotent,
         "readOnly": action.read_only,
         "requiredFields": list(action.required_fields),
-        **_optional_member("presenterName", action.presenter_name),
+        **_build_optional_member("presenterName", action.presenter_name),
         "inputSchemaDigest": action.input_schema_digest,
         "hasMiddleware": action.has_middleware,
     }
@@ -269,5 +269,5 @@ def _behavior_to_json(behavior: BehaviorContract) -> dict[str, Any]:
     }
 
 
-def _optional_member(name: str, value: str | None) -> dict[str, str]:
+def _build_optional_member(name: str, value: str | None) -> dict[str, str]:
     return {} if value is None else {name: value}

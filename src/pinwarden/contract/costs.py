@@ -113,14 +113,14 @@ class CostChange(Record):
     counted_by: str
 
     def notes(self) -> tuple[str, ...]:
-        """A note for the report, if the total changed."""
+        """Return a note about the change of the total, for the report; none if the total is the same."""
         if self.before is None or self.before.total == self.now.total:
             return ()
         change = self.now.total - self.before.total
         return (f"{self.now.total} tokens in every conversation, {change:+d} since the lock ({self.counted_by})",)
 
     def to_json(self) -> dict[str, Any]:
-        """The totals, and the cost of each tool."""
+        """Convert the totals and the cost of each tool to JSON."""
         return {
             "total": self.now.total,
             "before": None if self.before is None else self.before.total,
@@ -158,7 +158,7 @@ def check_budget(server: str, costs: CostChange, budget: TokenBudget) -> tuple[R
 
 
 def build_cost_report(server: str, surface: Surface, budget: TokenBudget) -> Report:
-    """The report of ``pinwarden contract tokens``."""
+    """Count the tokens of a server, and build the report of ``pinwarden contract tokens``."""
     costs = compare_costs(None, surface)
     rows = check_budget(server, costs, budget)
     return Report(

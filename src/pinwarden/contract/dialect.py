@@ -64,14 +64,14 @@ DEFAULT_DIALECT = F5
 
 
 def get_dialect(name: str) -> Dialect:
-    """The dialect with this name. Raises ``PROFILE_UNKNOWN``."""
+    """Return the dialect with this name. Raises ``PROFILE_UNKNOWN``."""
     if name not in DIALECTS:
         raise PinwardenError("PROFILE_UNKNOWN", f"unknown dialect {name!a}; known: {', '.join(DIALECTS)}")
     return DIALECTS[name]
 
 
 def detect_dialects(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
-    """The possible dialects of a lockfile, newest first.
+    """Return the possible dialects of a lockfile, newest first.
 
     F2 to F5 cannot be distinguished by the file alone, so callers recompute the digest with each of them.
     """
@@ -85,4 +85,4 @@ def detect_dialects(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
     flags = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
     if flags and not any(isinstance(entry, Mapping) and "codeEvaluation" in entry for entry in flags):
         return (F1,)
-    return fusion if flags else (*fusion, F1)  # a server without tools does not show the difference
+    return fusion if flags else (*fusion, F1)  # without tools, the lockfile could also be of dialect F1

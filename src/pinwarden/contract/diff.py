@@ -39,7 +39,7 @@ class Delta(Record):
     after: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The difference with the member names of MCP Fusion."""
+        """Return the difference with the member names of MCP Fusion."""
         return {
             "category": self.category,
             "field": self.field,
@@ -68,7 +68,7 @@ class ContractDiff(Record):
         return self.max_severity != BREAKING
 
     def to_json(self) -> dict[str, Any]:
-        """The result with the member names of MCP Fusion."""
+        """Return the result with the member names of MCP Fusion."""
         return {
             "toolName": self.tool_name,
             "deltas": [delta.to_json() for delta in self.deltas],
@@ -161,7 +161,7 @@ def _compare_surfaces(old: SurfaceContract, new: SurfaceContract) -> Iterator[_D
 def _build_text_difference(
     category: str, field: str, message: str, sides: _BeforeAfter, original: str | None
 ) -> _Difference:
-    """A change of text that a model reads: risky, or breaking if the new text looks like an attack."""
+    """Return a change of text that a model reads: risky, or breaking if the new text looks like an attack."""
     old, new = sides
     attacks = find_new_cues([new], ApprovedText(old)) if new else ()
     return _build_difference(category, field, message, sides, (original, BREAKING if attacks else RISKY))
@@ -186,7 +186,7 @@ def _compare_actions(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Di
 
 
 def _rate_new_action(action: ActionContract) -> str:
-    """The severity of a new action. It is safe only if it declares itself read-only."""
+    """Return the severity of a new action. It is safe only if it declares itself read-only."""
     if action.destructive:
         return BREAKING
     return SAFE if action.read_only else RISKY

@@ -19,10 +19,10 @@ CONTRACT_CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
         (
             BREAKING.lower(),
-            "Correct calls may fail, a promise was dropped, or the change looks like an attack.",
+            "Calls that were valid may now fail, results may lack a member, or the change looks like an attack.",
         ),
     ),
-    review=((RISKY.lower(), "A model or client sees something else, or the tool may do more. Review the change."),),
+    review=((RISKY.lower(), "The model or client sees other text or schemas, or the tool may do more than before."),),
     info=(
         (SAFE.lower(), "The change does not need a review."),
         (COSMETIC.lower(), "Only the wording changed, not the meaning."),

@@ -29,16 +29,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROTO = "__proto__"
 
 LOCKFILE_LIMITS: Limits = replace(DEFAULT_LIMITS, max_bytes=128 * 1024 * 1024)
-"""A lockfile with ten thousand tools and their schemas has tens of megabytes."""
+"""Large enough for a lockfile with ten thousand tools and their schemas, which has tens of megabytes."""
 
 
 def hash_value(value: Any) -> str:
-    """SHA-256 of a value in MCP Fusion's canonical JSON, as hex without a prefix."""
+    """Return SHA-256 of a value in MCP Fusion's canonical JSON, as hex without a prefix."""
     return sha256(canonicalize(value, "fusion", LOCKFILE_LIMITS)).hexdigest()
 
 
 def hash_text(text: str) -> str:
-    """SHA-256 of text as JavaScript encodes it (a lone surrogate becomes U+FFFD), as hex without a prefix."""
+    """Return SHA-256 of text as JavaScript encodes it (a lone surrogate becomes U+FFFD), as hex without a prefix."""
     try:
         return sha256(text.encode()).hexdigest()
     except UnicodeEncodeError:
@@ -54,7 +54,7 @@ def sort_by_utf16(names: Iterable[str]) -> list[str]:
 
 
 def encode_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
-    """The bytes of a JSON file with members sorted at every level, indented by two spaces, with a final newline.
+    """Return the bytes of a JSON file with members sorted at every level, indented by two spaces, with a final newline.
 
     MCP Fusion drops a member named ``__proto__``. Reviewers must see it, so it is kept by default.
     """
@@ -83,7 +83,7 @@ class ToolDigest(Record):
     entitlements: str
 
     def components(self) -> dict[str, str]:
-        """The digests of the sections, by MCP Fusion's names."""
+        """Return the digests of the sections, by MCP Fusion's names."""
         return {
             "surface": self.surface,
             "behavior": self.behavior,
@@ -100,7 +100,7 @@ class ServerDigest(Record):
 
 
 def hash_required_fields(names: Iterable[str]) -> str:
-    """MCP Fusion's ``inputSchemaDigest`` of an action: a hash over the names of its required fields, in their order."""
+    """Compute MCP Fusion's ``inputSchemaDigest`` of an action: a hash over its required field names, in order."""
     return hash_value(list(names))
 
 
@@ -129,12 +129,12 @@ def compute_server_digest(contracts: Contracts, dialect: Dialect) -> ServerDiges
 
 
 def combine_tool_digests(tools: Mapping[str, str]) -> str:
-    """The server's digest, from the digests of its tools. All are hex without a prefix."""
+    """Return the server's digest, from the digests of its tools. All are hex without a prefix."""
     return hash_text("\n".join(f"{name}:{tools[name]}" for name in sort_by_utf16(tools)))
 
 
 def compute_file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
-    """The digest of a lockfile, as hex without a prefix.
+    """Return the digest of a lockfile, as hex without a prefix.
 
     ``prompts`` are pairs of a name and a ``sha256:`` digest, sorted by name.
     """
@@ -143,7 +143,7 @@ def compute_file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
 
 
 def build_locked_prompt(prompt: PromptContract) -> dict[str, Any]:
-    """The entry of a prompt in the lockfile, with its digests."""
+    """Return the entry of a prompt in the lockfile, with its digests."""
     ordered, _ = sort_by_locale(prompt.arguments, lambda argument: argument.name)
     arguments = [
         {"name": argument.name, "description": argument.description or None, "required": argument.required}
@@ -192,7 +192,7 @@ def _build_action_preimage(key: str, action: ActionContract) -> dict[str, Any]:
 
 
 def _build_entitlements_preimage(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
-    """The flags to hash. An unknown flag is hashed as false, because MCP Fusion hashes only true and false."""
+    """Return the flags to hash. An unknown flag is hashed as false, because MCP Fusion hashes only true and false."""
     flags: dict[str, Any] = {name: flag is True for name, flag in entitlements.flags().items()}
     if not dialect.code_evaluation:
         del flags["codeEvaluation"]

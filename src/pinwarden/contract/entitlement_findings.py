@@ -31,7 +31,7 @@ CONTRACT_KINDS: FindingKinds = build_kind_table(
         ("reach_unknown", "The code has a new call that the analysis cannot follow."),
         (
             "lock_unsealed",
-            "The lockfile has no texts and no digest over its body, so most of it cannot be checked.",
+            "The lockfile has no surface and no digest over its body, so Pinwarden cannot check most of it.",
         ),
         ("contract_changed", "A tool's contract changed in a part that clients do not see."),
     ),
@@ -154,7 +154,7 @@ def _report_unknown_reach(entity: str, name: str, before: Mapping[str, Any], ent
 
 
 _LOWER_SEVERITIES = {SUBPROCESS: "review", NATIVE: "review"}
-"""These entitlements are less severe, because another program or native code may only read."""
+"""Entitlements that may not contradict ``readOnlyHint``, because another program or native code may only read."""
 
 
 def _is_locked(locked: Lockfile, contradiction: Contradiction) -> bool:
@@ -170,7 +170,7 @@ def _is_locked(locked: Lockfile, contradiction: Contradiction) -> bool:
 
 
 def _read_locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
-    """A tool's entitlements in the lock; None if its source was not analysed for the lock."""
+    """Return a tool's entitlements in the lock; None if its source was not analysed for the lock."""
     kinds = _read_locked_entitlements(locked, name).get("kinds")
     return _read_strings(kinds) if isinstance(kinds, list) else None
 

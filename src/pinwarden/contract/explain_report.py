@@ -50,7 +50,7 @@ def _tool_to_json(observed: ObservedServer, name: str) -> dict[str, Any]:
 
 
 def _reach_to_json(observed: ObservedServer, member: str) -> dict[str, Any]:
-    """The entitlements of each prompt or resource; None for those whose source was not analysed."""
+    """Return the entitlements of each prompt or resource; None for those whose source was not analysed."""
     kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
     reached = getattr(observed.analysis, member) if observed.analysis is not None else {}
     names = [item.key for kind in kinds for item in observed.extension.surface.items_of_kind(kind)]
@@ -66,7 +66,7 @@ def _entitlements_to_json(entitlements: Entitlements) -> dict[str, Any]:
 
 
 def render_lines(report: Report) -> Iterator[str]:
-    """The lines of the text output, tool by tool."""
+    """Yield the lines of the text output, tool by tool."""
     for name, tool in report.facts["tools"].items():
         yield name
         by_source: dict[str, list[str]] = {}
@@ -95,5 +95,5 @@ def _render_reach(described: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _count_more(locations: list[str]) -> str:
-    """How many more locations there are. The text output shows only the shortest call path, the JSON all of them."""
+    """Say how many further locations there are. The text output shows only one location, the JSON output all."""
     return f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""

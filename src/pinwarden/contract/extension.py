@@ -83,7 +83,7 @@ def with_extension(lockfile: Lockfile, extension: ContractExtension) -> Lockfile
 
 
 def compute_body_digest(lockfile: Lockfile) -> Digest:
-    """The digest of the entire lockfile, except ``bodyDigest`` itself and the signature."""
+    """Return the digest of the entire lockfile, except ``bodyDigest`` itself and the signature."""
     document = dict(lockfile.document)
     if lockfile.extension is not None:
         excluded = ("bodyDigest", "signature")
@@ -118,7 +118,7 @@ def _check_members(extension: Mapping[str, Any]) -> None:
     if not isinstance(surface, Mapping) or not surface.keys() <= _SURFACE_MEMBERS:
         _raise_unreadable("surface is not an object, or has unknown members")
     levels = [extension.get("evidence")]
-    for entry in _tool_entries(extension).values():
+    for entry in _read_tool_entries(extension).values():
         evidence = entry.get("evidence")
         if not isinstance(evidence, Mapping):
             _raise_unreadable("a tool has no evidence")
@@ -130,7 +130,7 @@ def _check_members(extension: Mapping[str, Any]) -> None:
 def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
     """Check that lockfile, surface and extension list the same tools, and that each contract matches its digest."""
     names = {item.key for item in surface.items_of_kind(TOOL)}
-    if not names == lockfile.tools.keys() == _tool_entries(_require_extension(lockfile)).keys():
+    if not names == lockfile.tools.keys() == _read_tool_entries(_require_extension(lockfile)).keys():
         _raise_tampered("the lockfile was edited: its tools differ from the tools in its surface")
     read_contracts(lockfile)
 
@@ -138,7 +138,7 @@ def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
 def _check_summaries(extension: Mapping[str, Any], surface: Surface) -> None:
     """Check that the summary of each tool matches its definition."""
     definitions = {item.key: item.value for item in surface.items_of_kind(TOOL)}
-    for name, entry in _tool_entries(extension).items():
+    for name, entry in _read_tool_entries(extension).items():
         definition = definitions.get(name, {})
         if any(entry.get(member) != value for member, value in _summarize_definition(definition).items()):
             _raise_tampered(
@@ -147,20 +147,20 @@ def _check_summaries(extension: Mapping[str, Any], surface: Surface) -> None:
 
 
 def read_surface(lockfile: Lockfile) -> Surface | None:
-    """The surface in the extension, with recomputed digests; None if the lockfile has no extension."""
+    """Return the surface in the extension, with recomputed digests; None if the lockfile has no extension."""
     if KEY not in lockfile.document:
         return None
     return surface_from_listing(_require_extension(lockfile).get("surface"))
 
 
 def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
-    """The complete contracts in the extension; None if the lockfile has no extension.
+    """Return the complete contracts in the extension; None if the lockfile has no extension.
 
     Raises ``LOCK_TAMPERED`` if a contract does not match its digest.
     """
     if KEY not in lockfile.document:
         return None
-    value = {name: entry.get("contract") for name, entry in _tool_entries(_require_extension(lockfile)).items()}
+    value = {name: entry.get("contract") for name, entry in _read_tool_entries(_require_extension(lockfile)).items()}
     contracts = contracts_from_json(value, f"{KEY}.tools")
     dialect = detect_dialects(lockfile.document)[0]  # all possible dialects of a file digest contracts in the same way
     for name, contract in contracts.items():
@@ -171,7 +171,7 @@ def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
             _raise_tampered(
                 f"the lockfile was edited: the contract of the tool {name[:80]!a} does not match its digest"
             )
-    entries = _tool_entries(_require_extension(lockfile))
+    entries = _read_tool_entries(_require_extension(lockfile))
     return {name: _with_unknown_flags(contract, entries[name]) for name, contract in contracts.items()}
 
 
@@ -194,7 +194,7 @@ def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
 
 
 def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
-    """The keys among ``known_keys`` that signed the lockfile. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
+    """Return the known keys that signed the lockfile. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
     if not check_body(lockfile) or "signature" not in _require_extension(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
     payload, signers = verify_dsse(_require_extension(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
@@ -215,7 +215,7 @@ def _build_statement(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def _build_listing(surface: Surface) -> dict[str, Any]:
-    """The surface as JSON, from which ``surface_from_listing`` builds a surface with the same digest."""
+    """Return the surface as JSON, from which ``surface_from_listing`` builds a surface with the same digest."""
     lists = {
         kind.member: [
             item.value for item in sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
@@ -251,7 +251,7 @@ def _summarize_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+def _read_tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     tools = extension.get("tools")
     if not isinstance(tools, Mapping) or not all(isinstance(entry, Mapping) for entry in tools.values()):
         _raise_unreadable("tools is not an object of objects")
@@ -259,7 +259,7 @@ def _tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any
 
 
 def read_hints(annotations: Any) -> dict[str, bool | None]:
-    """The boolean hints of a tool. A hint is None if the author did not declare it."""
+    """Return the boolean hints of a tool. A hint is None if the author did not declare it."""
     declared = annotations if isinstance(annotations, Mapping) else {}
     return {hint: declared[hint] if isinstance(declared.get(hint), bool) else None for hint in HINTS}
 

@@ -1,4 +1,4 @@
-"""Runs in the server's own Python: imports the server, records facts that only its process knows, then serves it.
+"""A program that imports a server in the server's own Python, records facts about it, and then serves it.
 
     python introspector.py FACTS FOLDER MODULE [OBJECT]
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     duplicates = _Duplicates()
     logging.getLogger().addHandler(duplicates)
     try:
-        with _stdout_to_stderr():
+        with _redirect_stdout_to_stderr():
             _import_from(folder)
             module = importlib.import_module(module_name)
             server = _find_server(module, object_name)
@@ -72,7 +72,7 @@ def _import_from(folder: str) -> None:
 
 
 @contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
+def _redirect_stdout_to_stderr() -> Iterator[None]:
     """Redirect standard output to standard error during the import, because standard output is for MCP messages."""
     saved = os.dup(1)
     os.dup2(2, 1)
@@ -131,7 +131,7 @@ def _list_servers(module: Any) -> str:
 
 
 def _detect_framework(value: Any) -> str | None:
-    """The framework of a server object; None if it is not a server."""
+    """Return the framework of a server object; None if it is not a server."""
     for base in type(value).__mro__:
         if base.__module__.startswith("fastmcp.") and base.__name__ == "FastMCP":
             return "fastmcp"
@@ -188,7 +188,7 @@ def _list_prompts(server: Any, kind: str | None) -> list[tuple[str, Any]]:
 
 
 def _list_resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
-    """Resources by their URI, and templates by their URI template."""
+    """List resources with their URI, and resource templates with their URI template."""
     if kind == "mcp":
         manager = server._resource_manager
         return [
@@ -207,7 +207,7 @@ def _list_resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
 
 
 def _list_fastmcp_items(server: Any, kind: str) -> list[tuple[str, Any]]:
-    """The items of a fastmcp server and of the servers mounted in it, without running middleware."""
+    """Return the items of a fastmcp server and of the servers mounted in it, without running middleware."""
     import asyncio
 
     async def list_items() -> Any:
@@ -234,7 +234,7 @@ def _to_float(value: Any) -> float | None:
 
 
 def _locate_handler(function: Any) -> dict[str, Any] | None:
-    """The module, name and line of a handler, without its decorators."""
+    """Return the module, name and line of a handler, without its decorators."""
     if function is None:
         return None
     while hasattr(function, "func") and callable(function.func):  # functools.partial
@@ -252,7 +252,7 @@ def _locate_handler(function: Any) -> dict[str, Any] | None:
 
 
 def _describe_middleware(value: Any) -> dict[str, Any] | None:
-    """Facts about a middleware of the author; None for the frameworks' own."""
+    """Describe a middleware that the server's author wrote; None for a middleware of the framework."""
     kind = value if inspect.isfunction(value) else type(value)
     module = getattr(kind, "__module__", "")
     own = not (module.startswith(("mcp.server", "fastmcp.server.middleware.dereference")))
@@ -287,7 +287,7 @@ def _hash_source(kind: Any) -> str | None:
 
 
 def _list_modules(folder: Path) -> dict[str, str]:
-    """The modules that were imported from the server's folder."""
+    """Return the modules that were imported from the server's folder."""
     modules: dict[str, str] = {}
     root = folder.resolve()
     for name, module in list(sys.modules.items()):

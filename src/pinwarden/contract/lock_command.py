@@ -40,7 +40,7 @@ def load_lockfile(name: str | None, dialect: Dialect | None = None) -> StoredLoc
 
 
 def require_lockfile(stored: StoredLockfile) -> Lockfile:
-    """The lockfile. Raises ``LOCK_MISSING`` if it does not exist."""
+    """Return the content of the lockfile. Raises ``LOCK_MISSING`` if the file does not exist."""
     if stored.lockfile is None:
         hint = "Create one with: pinwarden contract lock --server FILE"
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {stored.path}", hint=hint)
@@ -125,7 +125,7 @@ def _drop_time_and_signature(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def digests_to_json(lockfile: Lockfile) -> dict[str, Any]:
-    """The server's name and the digests that identify a lockfile, for the JSON output."""
+    """Return the server's name and the digests that identify a lockfile, for the JSON output."""
     extension = lockfile.extension or {}
     names = ("bodyDigest", "surfaceDigest", "normalisedDigest")
     return {
@@ -136,7 +136,7 @@ def digests_to_json(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | None:
-    """The lockfile at a path; None if it does not exist.
+    """Return the lockfile at a path; None if it does not exist.
 
     Raises ``LOCK_INVALID`` if the file cannot be parsed. With ``compat`` such a file gives None, as in MCP Fusion.
     """

@@ -80,7 +80,7 @@ class LockfileCheckResult(Record):
     """Changes of instructions, resources and code, which MCP Fusion does not check."""
 
     def to_json(self) -> dict[str, Any]:
-        """The result with the member names of MCP Fusion, plus ``other`` if it is not empty."""
+        """Return the result with the member names of MCP Fusion, plus ``other`` if it is not empty."""
         fusion_result = {
             "ok": self.ok,
             "message": self.message,
@@ -184,7 +184,7 @@ def _build_locked_tool(contract: ToolContract, digest: str, dialect: Dialect) ->
 
 
 def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
-    """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
+    """Return the bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
 
     In a lockfile with Pinwarden's extension, invisible characters are escaped for reviewers. Without the extension, the
     bytes are the same as MCP Fusion's. ``compat`` drops members named ``__proto__``, as MCP Fusion does.

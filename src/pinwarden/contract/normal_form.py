@@ -20,7 +20,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, SERVER_MEMBERS, TOOL, Item, Surface
 
-_MAX_NODES = 20_000  # in one schema with expanded references; schemas of real servers have fewer than 5,000
+_MAX_NODES = 20_000  # values in one schema after expansion; schemas of real servers have fewer than 5,000
 _MAX_DEPTH = 100
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -35,7 +35,7 @@ _MAX_WORDS, _MAX_NAME_LENGTH = 3, 40
 def simplify_schema(schema: Mapping[str, Any], tool: str) -> dict[str, Any]:
     """Expand local references and remove generated titles. A schema that is too large stays unchanged."""
     try:
-        return _ReferenceExpander(schema, tool).result()
+        return _ReferenceExpander(schema, tool).build_result()
     except _TooLargeError:
         return dict(schema)
 
@@ -89,11 +89,11 @@ class _ReferenceExpander:
             for name, definition in root[keyword].items()
         }
         self.remaining = _MAX_NODES
-        self.expandable = self._expandable()
+        self.expandable = self._find_expandable_references()
         self.expanded: set[str] = set()
 
-    def result(self) -> dict[str, Any]:
-        """The expanded schema, with the definitions that are still referenced or were never used."""
+    def build_result(self) -> dict[str, Any]:
+        """Return the expanded schema, with the definitions that are still referenced or were never used."""
         body = {
             name: member
             for name, member in self.root.items()
@@ -101,7 +101,7 @@ class _ReferenceExpander:
             and not (name == "title" and is_generated_root_title(member, self.tool))
         }
         plain = dict(self.expand(body, "", _MAX_DEPTH))
-        for reference, definition in self._kept(plain).items():
+        for reference, definition in self._collect_kept_definitions(plain).items():
             _, keyword, name = reference.split("/", 2)
             plain.setdefault(keyword, {})[name] = definition
         return plain
@@ -112,7 +112,7 @@ class _ReferenceExpander:
         if self.remaining < 0 or depth < 0:
             raise _TooLargeError
         if not isinstance(schema, Mapping) or ("$id" in schema and schema is not self.root):
-            return schema  # references in a schema with its own $id are relative to that
+            return schema  # references inside a schema with its own $id are relative to this $id
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference in self.expandable:
             siblings = {name: member for name, member in schema.items() if name != "$ref"}
@@ -126,12 +126,12 @@ class _ReferenceExpander:
                 self.expanded.add(reference)
                 return self.expand({**definition, **siblings}, key, depth - 1)
         return {
-            name: self._member(name, member, depth - 1)
+            name: self._expand_member(name, member, depth - 1)
             for name, member in schema.items()
             if not (name == "title" and is_generated_title(member, key))
         }
 
-    def _member(self, name: str, member: Any, depth: int) -> Any:
+    def _expand_member(self, name: str, member: Any, depth: int) -> Any:
         if name in _SCHEMA_MAPS and isinstance(member, Mapping):
             return {key: self.expand(value, key, depth) for key, value in member.items()}
         if name in _SCHEMA_LISTS and isinstance(member, list):
@@ -142,16 +142,16 @@ class _ReferenceExpander:
             return sorted(member)
         return member
 
-    def _kept(self, plain: Any) -> dict[str, Any]:
-        """The definitions that are still referenced or were never expanded, because a model reads them too."""
+    def _collect_kept_definitions(self, plain: Any) -> dict[str, Any]:
+        """Return the definitions that are still referenced or were never expanded, because a model reads them too."""
         kept: dict[str, Any] = {}
-        self._keep(_list_references(plain), kept)
+        self._add_kept_definitions(_list_references(plain), kept)
         for name in sorted(self.definitions):
             if name not in self.expanded:
-                self._keep([name], kept)
+                self._add_kept_definitions([name], kept)
         return kept
 
-    def _keep(self, names: Iterable[str], kept: dict[str, Any]) -> None:
+    def _add_kept_definitions(self, names: Iterable[str], kept: dict[str, Any]) -> None:
         pending = list(names)
         while pending:
             name = pending.pop()
@@ -159,8 +159,8 @@ class _ReferenceExpander:
                 kept[name] = self.expand(self.definitions[name], name.rpartition("/")[2], _MAX_DEPTH)
                 pending += _list_references(kept[name])
 
-    def _expandable(self) -> frozenset[str]:
-        """The references that can be expanded: their definitions are not recursive, and not named by a sentence."""
+    def _find_expandable_references(self) -> frozenset[str]:
+        """Return the references whose definitions are not recursive. A definition named by a sentence is excluded."""
         references = {
             name: frozenset(_list_references(definition)) & self.definitions.keys()
             for name, definition in self.definitions.items()
@@ -187,7 +187,7 @@ def _find_reachable(references: Mapping[str, frozenset[str]], start: Iterable[st
 
 
 def _list_references(value: Any) -> list[str]:
-    """All values of ``$ref`` anywhere in a value."""
+    """Return all values of ``$ref`` anywhere in a value."""
     references: list[str] = []
     pending = [value]
     while pending:
@@ -213,12 +213,12 @@ _USUAL_EXTENSION = "io.modelcontextprotocol/ui"
 
 
 def compute_normalised_digest(surface: Surface) -> Digest:
-    """The digest of the normal form, which stays the same if only the framework changes."""
+    """Return the digest of the normal form, which stays the same if only the framework changes."""
     return Digest.of_bytes(canonicalize(normalise(surface)))
 
 
 def normalise(surface: Surface) -> dict[str, Any]:
-    """The normal form as JSON."""
+    """Return the normal form as JSON."""
     server = surface.server or {}
     document: dict[str, Any] = {"format": FORMAT}
     if info := _normalise_info(server.get("serverInfo")):
@@ -235,7 +235,7 @@ def normalise(surface: Surface) -> dict[str, Any]:
 
 
 def normalise_surface(surface: Surface) -> Surface:
-    """The normal form as a surface, for comparison item by item."""
+    """Return the normal form as a surface, for comparison item by item."""
     document = normalise(surface)
     items = {
         kind.member: tuple(Item.from_value(kind, value) for value in document.get(kind.member, ()))

@@ -171,7 +171,7 @@ def _analyse_handlers(
         offered = {(kind, item.key) for listed in lists for item in surface.items_of_kind(listed)}
         unknown |= offered - {(kind, handler.name) for handler in known}
     if unknown:
-        # Several functions may register one name; all of them count.
+        # Several functions may be registered under one name, and any of them may handle a call.
         in_source = find_handlers(sources)
         handlers += [handler for handler in in_source if (handler.kind, handler.name) in unknown]
         registered = {(handler.kind, handler.name) for handler in in_source}
@@ -235,7 +235,7 @@ def _build_tool_internals(
 
 
 def _summarize_entitlements(entitlements: Entitlements) -> EntitlementContract:
-    """The five flags of the contract. The extension has the details.
+    """Reduce entitlements to the five flags of a contract. The extension of the lockfile has the details.
 
     If the analysis could not follow all code, an entitlement that was not found is unknown instead of False.
     """
@@ -275,7 +275,7 @@ def _build_tool_extension(
 
 
 def entitlements_to_json(entitlements: Entitlements) -> dict[str, Any]:
-    """The entitlements for the lockfile, without line numbers, because unrelated edits change those."""
+    """Return the entitlements for the lockfile, without line numbers, because unrelated edits change those."""
     return {
         "kinds": list(entitlements.kinds),
         "findings": _deduplicate(
@@ -311,7 +311,7 @@ def _map_entitlements(member: str, result: Mapping[str, Entitlements]) -> dict[s
 
 
 def note_unanalysed_tools(observed: ObservedServer) -> tuple[str, ...]:
-    """A note for the report that lists the tools whose code was not analysed."""
+    """Return a note for the report that lists the tools whose code was not analysed."""
     names = [name for name, facts in observed.extension.tools.items() if facts.evidence["entitlements"] == UNKNOWN]
     if not names:
         return ()
@@ -329,7 +329,7 @@ _MAX_LISTED = 5
 
 
 def describe_location(finding: EntitlementFinding | UnknownReach) -> str:
-    """The file, line and code of a finding, and the call path from the handler to that line."""
+    """Return the file, line and code of a finding, and the call path from the handler to that line."""
     call_path = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
     return f"{finding.path}:{finding.line} {finding.what}" + (f" via {call_path}" if call_path else "")
 

@@ -83,7 +83,8 @@ def _has_drive(text: str) -> bool:
 def find_interpreter(server: PythonServer, variables: Mapping[str, str], chosen: str | None = None) -> str:
     """Find the Python interpreter that has the server's packages.
 
-    In this order: the chosen one, the active virtual environment, the project's ``.venv``, Pinwarden's own.
+    Tries, in this order, the chosen interpreter, the active virtual environment, the project's ``.venv``, and
+    Pinwarden's own interpreter.
     """
     if chosen is not None:
         return chosen
@@ -111,7 +112,7 @@ def introspect(
 ) -> Introspection:
     """Import the server in a separate process, with additional environment variables, and probe it.
 
-    This runs the server's code; the user agreed to that by naming its file.
+    This runs the server's code. The user consented to it by naming the server's file on the command line.
     """
     with tempfile.TemporaryDirectory(prefix="pinwarden-") as folder:
         facts = Path(folder) / "facts.json"
@@ -143,7 +144,7 @@ def _widen_sandbox(sandbox: Sandbox | None, server: PythonServer, folder: str) -
 def _build_introspection_error(
     err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask
 ) -> PinwardenError:
-    """The error to raise: as the introspector reported it, if it wrote a report before it failed."""
+    """Build the error from the introspector's own report, if it wrote one before it failed."""
     data = dict(err.data or {})
     if not facts.is_file():
         if data.get("reason") == "start":

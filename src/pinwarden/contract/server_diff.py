@@ -76,7 +76,7 @@ class ServerChange(Record):
     delta: Delta
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as a member of the JSON output."""
+        """Return the difference as a member of the JSON output."""
         return {"entity": self.entity, "name": self.name, **self.delta.to_json()}
 
 
@@ -203,7 +203,7 @@ def _read_tool_entries(lockfile: Lockfile) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _get_if_known(facts: Mapping[str, Any], member: str, fact: str | None = None) -> Any:
-    """A member of a tool's entry in the extension; None if its evidence is unknown."""
+    """Return a member of a tool's entry in the extension; None if its evidence is unknown."""
     evidence = facts.get("evidence")
     level = evidence.get(fact or member) if isinstance(evidence, Mapping) else None
     return None if level in (None, UNKNOWN) else facts.get(member)
@@ -225,7 +225,7 @@ def _diff_digests(
 
 
 def _select_visible_contracts(lockfile: Lockfile, contracts: Mapping[str, ToolContract]) -> Mapping[str, ToolContract]:
-    """The contracts with only those members that every lockfile has."""
+    """Return the contracts with only those members that every lockfile has."""
     return contracts if lockfile.extension is None else read_visible_contracts(lockfile)
 
 
@@ -352,7 +352,10 @@ _HIDDEN = ""
 
 
 def read_visible_contracts(lockfile: Lockfile) -> dict[str, ToolContract]:
-    """The contracts, as far as a lockfile without extension contains them. Raises ``CONTRACT_INVALID``."""
+    """Rebuild contracts from the members that every lockfile has, even without extension.
+
+    Members that the lockfile lacks get placeholders. Raises ``CONTRACT_INVALID``.
+    """
     return {name: _parse_visible_contract(name, entry) for name, entry in lockfile.tools.items()}
 
 

@@ -50,7 +50,7 @@ class ServerInternals(Record):
 
 
 def derive_contracts(surface: Surface, known: ServerInternals | None) -> dict[str, ToolContract]:
-    """The contract of every tool, by name. The caller has refused surfaces with items that have no digest."""
+    """Derive the contract of every tool, by name. Every item of the surface must have a digest."""
     server = known or ServerInternals()
     return {
         item.key: _derive_tool(item.value, server.tools.get(item.key, ToolInternals()))
@@ -60,7 +60,7 @@ def derive_contracts(surface: Surface, known: ServerInternals | None) -> dict[st
 
 
 def derive_prompts(surface: Surface, known: ServerInternals | None) -> tuple[PromptContract, ...]:
-    """The contract of every prompt."""
+    """Derive the contract of every prompt."""
     server = known or ServerInternals()
     return tuple(
         _derive_prompt(item.value, server.prompt_tags.get(item.key, ()), server.prompts_have_middleware)
@@ -132,7 +132,7 @@ def _derive_token_contract(output: Mapping[str, Any], field_count: int, rules: s
 
 def _is_unbounded(schema: Mapping[str, Any], root: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
     if next(budget, None) is None or depth > _MAX_DEPTH:
-        return True  # recursive, or too large to examine
+        return True  # the schema is recursive or too large to examine
     if schema.get("type") == "array" or "items" in schema:
         inner = _resolve_reference(schema.get("items"), root)
         return type(schema.get("maxItems")) is not int or _is_unbounded(inner, root, budget, depth + 1)
@@ -170,7 +170,7 @@ def _derive_actions(definition: Mapping[str, Any], known: ToolInternals) -> dict
 
 
 def _list_action_keys(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """The allowed values of the tool's ``action`` parameter, or the default action if it has none."""
+    """Return the allowed values of the tool's ``action`` parameter, or the default action if it has none."""
     properties = _get_object(_get_object(definition, "inputSchema"), "properties")
     values = _get_object(properties, _DISCRIMINATOR).get("enum")
     if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
@@ -179,7 +179,7 @@ def _list_action_keys(definition: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _unwrap_result(schema: Any) -> Mapping[str, Any]:
-    """The schema of the result itself. Both frameworks wrap a result that is not an object in ``{"result": …}``."""
+    """Return the schema of the result itself. Frameworks wrap a result that is not an object in ``{"result": …}``."""
     if not isinstance(schema, dict):
         return {}
     properties = schema.get("properties")
@@ -194,7 +194,7 @@ def _is_wrapper(schema: Mapping[str, Any]) -> bool:
 
 
 def _resolve_reference(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema with its local reference resolved."""
+    """Return a schema with its local reference resolved."""
     if not isinstance(part, dict):
         return {}
     reference = part.get("$ref")
@@ -205,7 +205,7 @@ def _resolve_reference(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _list_field_names(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The field names of a result, or of the objects in a list."""
+    """Return the field names of a result, or of the objects in a list."""
     if schema.get("type") == "array":
         schema = _resolve_reference(schema.get("items"), schema)
     return tuple(_get_object(schema, "properties"))
@@ -224,7 +224,7 @@ def _hash_rules(rules: Any) -> str:
 
 
 def _read_tags(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tags from fastmcp's metadata, or from ``_meta.tags``."""
+    """Return tags from fastmcp's metadata, or from ``_meta.tags``."""
     meta = _get_object(definition, "_meta")
     for container in (_get_object(meta, "fastmcp"), _get_object(meta, "_fastmcp"), meta):
         tags = container.get("tags")

@@ -69,7 +69,7 @@ def _find_valid_token(transaction: Transaction, token: str | None, moment: int) 
 
 
 def hash_token(text: str) -> str:
-    """The stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
+    """Return the stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
     return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
@@ -89,7 +89,7 @@ def verify_statement(registry: Registry, document: object, action: str) -> Publi
 
 
 def authorize_namespace(transaction: Transaction, caller: Caller, statement: PublisherStatement, tool: str) -> str:
-    """The namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
+    """Return the namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
     namespace = publishers.find_namespace(transaction, tool)
     if namespace is None:
         raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")
@@ -245,7 +245,7 @@ def _token_to_json(token: PublisherToken) -> dict[str, Any]:
 
 
 def report_audit_log(registry: Registry, limit: int) -> Report:
-    """The latest rows of the registry's audit log, newest first."""
+    """Return the latest rows of the registry's audit log, newest first."""
     with registry.database.transaction() as transaction:
         entries = publishers.list_audit(transaction, limit)
     rows = [

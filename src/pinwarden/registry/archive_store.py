@@ -30,14 +30,14 @@ class ArchiveStore(ABC):
             raise
 
     def get(self, cid: str, max_bytes: int) -> bytes | None:
-        """The bytes of a CID; None if they are not stored."""
+        """Return the bytes of a CID; None if they are not stored."""
         data = self._get(cid, max_bytes)
         if data is not None and str(blob_cid(data)) != cid:
             raise PinwardenError("DATABASE_CORRUPT", f"the stored archive {cid} does not match its CID")
         return data
 
     def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
-        """The file of an archive, to send it without loading it into memory; None if the store has no files."""
+        """Return the file of an archive, to send it without loading it into memory; None if the store has no files."""
         return None
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to close
@@ -64,7 +64,7 @@ class FolderArchiveStore(ArchiveStore):
         return self._path(cid).is_file()
 
     def find_path(self, cid: str) -> Path | None:
-        """The file, if it is there."""
+        """Return the file, if it is there."""
         return self._path(cid) if self.has(cid) else None
 
     def _put(self, cid: str, data: bytes) -> None:

@@ -1,5 +1,7 @@
-"""Signed requests besides publishing: move a channel, yank a version, change a namespace's keys; and attestations and
-witnesses' cosignatures."""
+"""Carry out requests other than publishing: move a channel, yank a version, change a namespace's keys.
+
+Also stores attestations, and cosignatures of witnesses.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _MAX_REASON = 500
 
 
 class ChangeResult(Record):
-    """The outcome of a request."""
+    """The item that a request was about, and whether the request changed it."""
 
     subject: str
     changed: bool
@@ -47,14 +49,16 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
     statement = verify_statement(registry, document, action)
     with open_append_transaction(registry) as transaction:
         result = run(transaction, registry, caller, statement)
-        # A request that changed nothing counts as used too, so that an attacker cannot replay it later.
+        # Even a request that changed nothing is recorded as used, so that an attacker cannot replay it later.
         mark_statement_used(transaction, registry, statement, again=not result.changed)
         if result.changed:
             record_success(transaction, registry, caller, statement, result.subject)
     return result
 
 
-def _point(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
+def _move_channel(
+    transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
+) -> ChangeResult:
     version = _find_version(transaction, caller, statement)
     channel = check_channel(statement.reader.text("channel"))
     subject = f"{version.tool} {channel} {version.version}"
@@ -69,7 +73,7 @@ def _point(transaction: Transaction, registry: Registry, caller: Caller, stateme
 
 
 def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
-    """Log the yank, and remove every channel's pointer to the version."""
+    """Record the yank in the log, and remove the pointers of all channels to the version."""
     version = _find_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is not None:
@@ -122,7 +126,7 @@ def _change_keys(
     if namespace not in present:
         holder = publishers.find_namespace(transaction, namespace)
         if holder != own:
-            raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} is not a part of {own}")
+            raise PinwardenError("NAMESPACE_REFUSED", f"the namespace {namespace} is not inside {own}")
         publishers.add_namespace(transaction, namespace, statement.key_id, now)
     elif namespace != own:
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} was delegated to other owners")
@@ -139,12 +143,12 @@ def _change_keys(
     for key_id in removed:
         publishers.remove_key(transaction, namespace, key_id)
     if publishers.OWNER not in publishers.list_namespace_keys(transaction, namespace).values():
-        raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} would be left without an owner")
+        raise PinwardenError("NAMESPACE_REFUSED", f"the change would leave {namespace} without an owner")
     return ChangeResult(subject=namespace, changed=True)
 
 
 _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement], ChangeResult]] = {
-    POINT: _point,
+    POINT: _move_channel,
     YANK: _yank,
     UNYANK: _unyank,
     KEYS: _change_keys,
@@ -152,7 +156,10 @@ _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement]
 
 
 def add_attestation(registry: Registry, caller: Caller, request: bytes) -> ChangeResult:
-    """Add an attestation to a published version. Its issuer signed it; the caller's token only limits the rate."""
+    """Add an attestation to a published version.
+
+    The attestation is signed by its issuer, who need not be the caller. The caller's token only limits the rate.
+    """
     document = read_json(request)
     subject = DocumentReader(document, "attestation").object("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")

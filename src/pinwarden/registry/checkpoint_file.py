@@ -85,7 +85,7 @@ def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, k
 
 
 def load_key_changes(transaction: Transaction) -> list[KeyChange]:
-    """All changes of the registry's key, in log order."""
+    """Return all changes of the registry's key, in log order."""
     return [
         key_change_from_json(strict_json.parse_json(entry))
         for entry in pointer_log.list_channel_entries(transaction, NO_TOOL, KEYS)

@@ -45,7 +45,7 @@ def export_registry(registry: Registry, folder: Path, base_url: str | None = Non
 
 
 def _list_paths(transaction: Transaction, size: int) -> Iterator[str]:
-    """All paths of the registry. A file comes after the files that it refers to."""
+    """Yield all paths of the registry. A file comes after the files that it refers to."""
     tools = publications.list_tools(transaction)
     versions = [version for tool in tools for version in publications.list_versions(transaction, tool)]
     for version in versions:

@@ -98,7 +98,7 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
 
 
 def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """The key changes to expect up to the head, and the state with the key to start from.
+    """Return the key changes to expect up to the head, and the state with the key to start from.
 
     The list is downloaded only for a new state, or if another key than the known one signed the head.
     """
@@ -120,7 +120,7 @@ def _build_first_state(files: RegistryReader, options: FollowOptions) -> LogStat
 
 
 def _fetch_entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
-    """The entries from ``start`` up to ``stop``, one tile at a time."""
+    """Yield the entries from ``start`` up to ``stop``, one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
         tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MAX_BUNDLE_BYTES)

@@ -278,7 +278,7 @@ def check_key_not_replaced(state: LogState, note: Note) -> None:
 def list_expected_key_changes(
     state: LogState, listed: Sequence[KeyChange], size: int
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """The key changes between a state and a head of ``size`` entries, and the state with the key to start from.
+    """Return the key changes between a state and a head of ``size`` entries, and the state with the key to start from.
 
     The list is not trusted: each change must be found in the log at its index.
     """
@@ -308,7 +308,7 @@ def _starts_from_current_key(state: LogState, pending_changes: Sequence[KeyChang
 
 
 def apply_key_change(state: LogState, change: KeyChange) -> LogState:
-    """The state after a key change was found in the log."""
+    """Return the state after a key change was found in the log."""
     return replace(state, key=change.new, key_changes=(*state.key_changes, _to_logged_change(change)))
 
 
@@ -357,7 +357,7 @@ class LogState(Record):
     """By tool and channel."""
 
     def find_pointer(self, tool: str, channel: str) -> LoggedPointer | None:
-        """The latest event of a channel; None if there is none."""
+        """Return the latest event of a channel; None if there is none."""
         return self.pointers.get((tool, channel))
 
     @property
@@ -366,7 +366,7 @@ class LogState(Record):
         return (*(change.old for change in self.key_changes), self.key)
 
     def find_key(self, size: int) -> PublicKey:
-        """The key that signs a head of ``size`` entries and the next entry."""
+        """Return the key that signs a head of ``size`` entries and the next entry."""
         return next((change.old for change in self.key_changes if size <= change.seq), self.key)
 
 

@@ -103,7 +103,7 @@ def _is_installable(change: PointerChange) -> bool:
 
 
 def _build_pointer(registry: Registry, change: PointerChange, version: PublishedVersion, now: str) -> bytes:
-    """The signed pointer document of a channel."""
+    """Return the signed pointer document of a channel."""
     pointer = Pointer(
         tool=change.tool,
         channel=change.channel,
@@ -176,7 +176,7 @@ def _resign_pointers(transaction: Transaction, registry: Registry, now: str) -> 
 
 
 def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
-    """The pointer of a channel, signed again with the registry's new key."""
+    """Return the pointer of a channel, signed again with the registry's new key."""
     old = pointer_document.pointers_from_json(read_json(channel.pointer or b""))
     identity = registry.identity
     value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, old.pointers)

@@ -1,7 +1,7 @@
 """Names in a registry (namespaces, tools, channels, versions) and the paths of its files.
 
-Names are part of paths, so few characters are allowed. A live registry serves these paths; a static export has files
-there. Content under a CID never changes and may be cached forever.
+Only a few characters are allowed in names, because names are part of paths. A live registry serves files under these
+paths, and a static export writes them there. Content under a CID never changes, so it may be cached forever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_VERSION = 100
 
 
 def check_tool(name: str) -> str:
-    """A valid tool name: non-empty parts separated by dots."""
+    """Return ``name`` if it is a valid tool name: non-empty parts separated by dots. Otherwise raise."""
     if (
         len(name) > MAX_TOOL_NAME
         or not TOOL_NAME_PATTERN.fullmatch(name)
@@ -34,21 +34,21 @@ def check_tool(name: str) -> str:
 
 
 def check_namespace(name: str) -> str:
-    """A valid namespace, which is the first part or parts of its tools' names."""
+    """Return ``name`` if it is a valid namespace, that is, the first part or parts of tool names. Otherwise raise."""
     if len(name) > _MAX_NAMESPACE or not name[:1].isalpha() or not all(map(_PART.fullmatch, name.split("."))):
         _refuse(f"{name[:80]!a} is not a valid namespace", "Namespaces look like acme or com.acme.")
     return name
 
 
 def check_channel(name: str) -> str:
-    """A valid channel name for publishers."""
+    """Return ``name`` if publishers may use it as a channel name. Otherwise raise."""
     if not _CHANNEL.fullmatch(name) or ".." in name or name.startswith(YANKED_PREFIX):
         _refuse(f"{name[:80]!a} is not a valid channel", "Channels look like stable or beta.")
     return name
 
 
 def check_version(version: str) -> str:
-    """A valid exact version."""
+    """Return ``version`` if it is a valid exact version. Otherwise raise."""
     if len(version) > _MAX_VERSION or not VERSION_PATTERN.fullmatch(version):
         _refuse(f"{version[:80]!a} is not an exact version", "Versions look like 1.2.0.")
     return version
@@ -60,12 +60,12 @@ def is_in_namespace(tool: str, namespace: str) -> bool:
 
 
 def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
-    """The longest namespace that contains a tool; None if there is none. An owner may delegate a longer namespace."""
+    """Return the longest namespace that contains a tool, which the owner of a shorter one may have delegated."""
     return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 
 def list_possible_namespaces(tool: str) -> list[str]:
-    """All namespaces that a tool could belong to: ``acme`` and ``acme.notes`` for ``acme.notes``."""
+    """Return all namespaces that a tool could belong to: ``acme`` and ``acme.notes`` for ``acme.notes``."""
     parts = tool.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -75,59 +75,59 @@ def _refuse(why: str, hint: str) -> NoReturn:
 
 
 IDENTITY = "registry.json"
-"""The registry's name, log and key."""
+"""The path of the document with the registry's name, log id and key."""
 TOOLS = "tools.json"
-"""All tool names."""
+"""The path of the list of all tool names."""
 CHECKPOINT = "log/checkpoint"
-"""The head of the log as a signed note (C2SP); tiles and entries are in the same folder."""
+"""The path of the log's head as a signed note (C2SP). Tiles and entries of the log are in the same folder."""
 SIGNED_CHECKPOINT = "log/checkpoint.json"
-"""The same head as a `registry.pointerlog.checkpoint` document, with the time at which it was signed."""
+"""The path of the log's head as a `registry.pointerlog.checkpoint` document, with the time of its signature."""
 KEY_CHANGES = "log/keys.json"
-"""All changes of the registry's key, which are also entries of the log."""
+"""The path of the list of all changes of the registry's key. The changes are also entries of the log."""
 LOG = "log"
 IMMUTABLE = ("documents/", "manifests/", "blobs/")
 
 
 def pointer_path(tool: str, channel: str) -> str:
-    """The signed `registry.pointer` document of a channel."""
+    """Return the path of the signed `registry.pointer` document of a channel."""
     return f"pointers/{tool}/{channel}.json"
 
 
 def proof_path(tool: str, channel: str) -> str:
-    """The proof (C2SP tlog-proof) that the pointer's event is in the log."""
+    """Return the path of the proof (C2SP tlog-proof) that the pointer's event is in the log."""
     return f"pointers/{tool}/{channel}.tlog-proof"
 
 
 def event_path(tool: str, channel: str) -> str:
-    """The log entry of the pointer's event, which the proof covers."""
+    """Return the path of the pointer's log entry, which the proof covers."""
     return f"pointers/{tool}/{channel}.event"
 
 
 def tool_path(tool: str) -> str:
-    """All versions and channels of a tool."""
+    """Return the path of the list of a tool's versions and channels."""
     return f"tools/{tool}.json"
 
 
 def version_path(tool: str, version: str) -> str:
-    """The signed document of one version."""
+    """Return the path of the signed document of one version."""
     return f"versions/{tool}/{version}.json"
 
 
 def manifest_path(root_cid: str, descriptor_cid: str) -> str:
-    """A manifest. Its root CID does not cover the link to its descriptor, so the path has both CIDs."""
+    """Return the path of a manifest. Its root CID does not cover its descriptor, so the path has both CIDs."""
     return f"manifests/{root_cid}/{descriptor_cid}.json"
 
 
 def document_path(cid: str) -> str:
-    """A descriptor, attestation or surface."""
+    """Return the path of a descriptor, attestation or surface."""
     return f"documents/{cid}.json"
 
 
 def blob_path(cid: str) -> str:
-    """An archive."""
+    """Return the path of an archive."""
     return f"blobs/{cid}"
 
 
 def attestations_path(root_cid: str, descriptor_cid: str) -> str:
-    """The CIDs of a bundle's attestations."""
+    """Return the path of the list of a bundle's attestations."""
     return f"attestations/{root_cid}/{descriptor_cid}.json"

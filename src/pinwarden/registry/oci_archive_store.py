@@ -29,7 +29,7 @@ class OciArchiveStore(ArchiveStore):
 
     @classmethod
     def open_at(cls, url: str) -> OciArchiveStore:
-        """The repository at ``oci://host/name``."""
+        """Return the repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
         endpoint = find_registry_endpoint(reference, settings, configured_by="argument")

@@ -94,13 +94,13 @@ def find_server_version(registry: Registry, name: str, version: str, base: str) 
 
 
 def format_official_name(version: PublishedVersion) -> str:
-    """A tool's name in the API: namespace, slash, rest."""
+    """Return a tool's name in the API: namespace, slash, rest."""
     rest = version.tool.removeprefix(version.namespace).lstrip(".") or version.tool.rpartition(".")[2]
     return f"{version.namespace}/{rest}"
 
 
 def _find_tool(transaction: Transaction, name: str) -> str:
-    """The tool with this API name; an empty string if there is none."""
+    """Return the tool with this API name; an empty string if there is none."""
     namespace, slash, rest = name.partition("/")
     if not slash or namespace not in publishers.list_namespaces(transaction):
         return ""
@@ -117,13 +117,13 @@ def _list_entries(transaction: Transaction, tool: str, base: str, *, latest: boo
 
 
 def choose_latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
-    """The highest version that is not yanked."""
+    """Return the highest version that is not yanked."""
     best = choose_latest_release([(version.version, version.yanked is not None) for version in versions])
     return next((version for version in versions if version.version == best), None)
 
 
 def choose_latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
-    """The highest of (version, is yanked) pairs that is not yanked."""
+    """Return the highest of (version, is yanked) pairs that is not yanked."""
     best: str | None = None
     for version, yanked in releases:
         if not yanked and (best is None or compare_versions(version, best) > 0):
@@ -132,7 +132,7 @@ def choose_latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
 
 
 def build_server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
-    """A version as a server entry of the API."""
+    """Return a version as a server entry of the API."""
     package = {
         "registryType": "mcp-toolbundle",
         "identifier": f"{base.rstrip('/')}/{blob_path(version.archive_cid)}",

@@ -36,7 +36,7 @@ from pinwarden.system.target import StdioTarget
 _MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
 _PROBE_SECONDS = 20.0
 _PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
-_PROBE_SLOTS = BoundedSemaphore(2)  # probes must not starve readers
+_PROBE_SLOTS = BoundedSemaphore(2)  # concurrent probes; more of them would slow down downloads
 
 
 class PublishResult(Record):
@@ -52,7 +52,7 @@ class PublishResult(Record):
     """False if the channel already pointed to this version."""
 
     def to_json(self) -> dict[str, Any]:
-        """The ``event`` of the response."""
+        """Convert the result to the ``event`` member of the HTTP response."""
         return {
             "channel": self.channel,
             "log_index": self.seq,
@@ -169,8 +169,11 @@ def _with_attestations(registry: Registry, submitted: Submission, reader: Docume
 
 
 def verify_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
-    """The CID and bytes of an attestation. Raises unless it is about this bundle, small enough, and its signatures and
-    issuers are valid. Which issuers to trust is the installer's decision."""
+    """Verify an attestation of this bundle, and return its CID and bytes.
+
+    Raises if it is about another bundle, is too large, or has an invalid signature. The registry accepts every issuer:
+    each installer decides which issuers to trust.
+    """
     data, limit = encode_document(document), registry.limits.attestation_bytes
     if len(data) > limit:
         raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {limit}")
@@ -251,7 +254,7 @@ def _probe_unpacked(descriptor: BundleDescriptor, folder: Path) -> Surface:
 
 
 def _choose_program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The program that starts the server, and the folders that the sandbox must expose for it."""
+    """Return the program that starts the server, and the folders that the sandbox must expose for it."""
     if runtime != "python":
         return _PROGRAMS[runtime], ()
     # The registry's own interpreter, without its installed packages.
@@ -260,7 +263,7 @@ def _choose_program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _format_public_problem(err: PinwardenError) -> str:
-    """The reason for a failed probe, without the server's own output, because the reason is published."""
+    """Return the reason for a failed probe, without the server's own output, because the reason is published."""
     return f"{err.code}: {err.message}"[:300]
 
 

@@ -85,7 +85,7 @@ def publish_bundle(options: PublishOptions) -> Report:
 
 
 def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
-    """The channel's version according to the registry; None if it has none."""
+    """Return the channel's version according to the registry; None if it has none."""
     data = registry.find(names.tool_path(tool))
     if data is None:
         return None
@@ -99,7 +99,7 @@ def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> st
 
 
 def _parse_event(response: Any) -> dict[str, Any] | None:
-    """The ``event`` of the response; None from registries of older releases."""
+    """Return the ``event`` of the response; None from registries of older releases."""
     reader = DocumentReader(response, "response")
     if "event" not in reader.value:
         return None
@@ -159,7 +159,7 @@ def _describe_outcome(options: PublishOptions, version: PublishedVersion, event:
 
 
 def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIdentity:
-    """The registry's identity. Raises if it does not have the known key."""
+    """Return the registry's identity. Raises if it does not have the known key."""
     identity = parse_identity(registry.get(names.IDENTITY))
     if key is not None and identity.key != key:
         raise PinwardenError(
@@ -171,7 +171,7 @@ def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIde
 
 
 def sign_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
-    """A signed request, valid once and for this registry only."""
+    """Return a signed request, valid once and for this registry only."""
     value = registry_documents.build_unsigned_statement(
         identity.log_id, action, body, wall_clock(), secrets.token_hex(16)
     )
@@ -203,7 +203,7 @@ def request_change(options: ChangeOptions, command: str, action: str, body: Mapp
 
 
 def _read_response(value: Any) -> DocumentReader:
-    """A reader of a registry's response, which may contain anything."""
+    """Return a reader of a registry's response, which may contain anything."""
     return DocumentReader(value, "response")
 
 
@@ -225,7 +225,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
 def build_keys_body(
     namespace: str, owners: Sequence[str], publishers: Sequence[str], remove: Sequence[str]
 ) -> dict[str, Any]:
-    """The body of a request to change a namespace's keys."""
+    """Return the body of a request to change a namespace's keys."""
     added = [{"key_id": PublicKey.from_did(key_id).did, "role": "owner"} for key_id in owners]
     added += [{"key_id": PublicKey.from_did(key_id).did, "role": "publisher"} for key_id in publishers]
     return {"namespace": namespace, "add": added, "remove": list(remove)}

@@ -47,13 +47,13 @@ class RegistryFile(Record):
 
 
 def find_file(registry: Registry, path: str) -> RegistryFile | None:
-    """The file at a path (without a leading slash); None if there is none."""
+    """Return the file at a path (without a leading slash); None if there is none."""
     with registry.database.transaction() as transaction:
         return find_file_in(registry, transaction, path)
 
 
 def find_file_in(registry: Registry, transaction: Transaction, path: str) -> RegistryFile | None:
-    """The file at a path, within a transaction."""
+    """Return the file at a path, within a transaction."""
     for pattern, handler in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
@@ -156,7 +156,7 @@ def _serve_blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFil
 
 
 def read_head_note(registry: Registry, transaction: Transaction) -> Note:
-    """The log's head with the cosignatures of witnesses."""
+    """Return the log's head with the cosignatures of witnesses."""
     head = pointer_log.load_head(transaction)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", f"the log {registry.identity.log_id} has no head")

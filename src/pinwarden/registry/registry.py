@@ -1,6 +1,6 @@
-"""A registry on this machine: identity, database, archive store and limits; and how it is opened from settings.
+"""`Registry`, an open registry with its identity, database, archive store and limits, and `open_registry`.
 
-Without settings, everything it needs (key, database, archives) is created in one folder.
+By default, a registry keeps its key, database and archives in one folder, and creates them if they do not exist.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 
 SCHEMA_NAME = "registry"
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
-"""Whether a registry probes submitted servers for their surface."""
+"""Whether a registry probes submitted servers to record their surface: if it can, always, or never."""
 _IDENTITY = 0
 
 
 class RegistryLimits(Record):
-    """Limits on publishers' requests, each with its reason."""
+    """Limits on requests of publishers."""
 
     archive_bytes: int = 256 * 1024 * 1024
-    """Enough for a server with its dependencies; not meant for container images."""
+    """The size of an archive. Enough for a server with its dependencies, but not for most container images."""
     unpacked_bytes: int = 1024 * 1024 * 1024
     request_bytes: int = 32 * 1024 * 1024
-    """Manifest, descriptor and attestations. A manifest of 100,000 files takes half of it."""
+    """The size of manifest, descriptor and attestations together. A manifest of 100,000 files takes half of it."""
     requests_per_hour: int = 600
-    """Per token. A pipeline that publishes every minute to two channels stays below."""
+    """Requests per token. A pipeline that publishes to two channels every minute needs 120 per hour."""
     bytes_per_hour: int = 4 * 1024 * 1024 * 1024
     statement_seconds: int = 600
-    """How old a signed request may be, including the clock difference and the time in the queue."""
+    """The maximum age of a signed request. It covers clock differences and the time that a request waits."""
     attestations: int = 100
-    """Per bundle."""
+    """Attestations per bundle."""
     attestation_bytes: int = 64 * 1024
-    """Per attestation. Any token may add attestations to any bundle, and every installer reads all of them."""
+    """The size of one attestation. Any token may add attestations to any bundle, and every installer reads them all."""
     description_chars: int = 4096
-    """Per version. Listings contain all descriptions."""
+    """The length of a version's description. Lists of versions contain all descriptions."""
     compared_items: int = 5_000
-    """Per compared surface. Real servers have up to hundreds of items; comparing this many takes seconds."""
+    """Items of each surface in a comparison. Real servers have up to hundreds; comparing the maximum takes seconds."""
     keys: int = 200
-    """Per namespace. Other publishers wait while the registry writes the keys of a request."""
+    """Keys per namespace. The limit is low because other publishers wait while the registry writes keys."""
 
 
 class Registry(Record):
@@ -75,15 +75,15 @@ class Registry(Record):
     checkpoint: Path | None = None
     """The file with the last signed checkpoint, which detects a restored or replaced database."""
     probing: str = AUTO
-    """Whether submitted servers are probed for their surface, always in a sandbox: auto, required or never."""
+    """Whether the registry probes submitted servers in a sandbox: ``auto``, ``required`` or ``never``."""
     witnesses: tuple[str, ...] = ()
     """Verifier keys of the witnesses whose cosignatures are accepted."""
     public_url: str | None = None
-    """The public address, if it differs from the address it listens on."""
+    """The public URL of the registry, if it differs from the address on which it listens."""
     now: Callable[[], str] = wall_clock
 
     def now_ms(self) -> int:
-        """The current time in milliseconds since 1970."""
+        """Return the current time in milliseconds since 1970."""
         return to_milliseconds(self.now())
 
     def close(self) -> None:
@@ -93,17 +93,17 @@ class Registry(Record):
 
 
 def to_milliseconds(moment: str) -> int:
-    """A timestamp in milliseconds since 1970."""
+    """Convert an ISO 8601 timestamp to milliseconds since 1970."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def generate_row_id() -> str:
-    """A random, unique row id."""
+    """Return a random, unique row id."""
     return secrets.token_hex(12)
 
 
 def build_default_log_id(key: PublicKey) -> str:
-    """The default log id, derived from the key and therefore unique."""
+    """Return the default log id, derived from the key and therefore unique."""
     return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
 
 
@@ -112,7 +112,8 @@ def initialize_identity(
 ) -> RegistryIdentity:
     """Store the registry's identity in an empty database, or check that the database belongs to this key.
 
-    An existing key with an empty database and no checkpoint file is refused: the key has signed a log before.
+    Raises ``REGISTRY_LOG_BEHIND`` if the key already existed but the database is empty: the key may have signed another
+    log before.
     """
     with database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         stored = load_identity(transaction)
@@ -141,18 +142,18 @@ def store_key(transaction: Transaction, key: PublicKey) -> None:
 
 
 def check_current_key(transaction: Transaction, registry: Registry) -> None:
-    """Raise if another process has rotated the registry's key: signatures by the old key are worthless."""
+    """Raise if another process has rotated the registry's key, so that this process would sign with the old key."""
     present = load_identity(transaction)
     if present is None or present.key != registry.signer.public_key:
         raise PinwardenError(
             "REGISTRY_KEY_MISMATCH",
-            "the registry's key was rotated by another process",
+            "another process rotated the registry's key",
             hint="Restart this replica with the new key.",
         )
 
 
 def load_identity(transaction: Transaction) -> RegistryIdentity | None:
-    """The identity stored in a database; None if it is new."""
+    """Return the identity stored in a database; None if it is new."""
     row = transaction.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
     return None if row is None else RegistryIdentity(name=row[0], log_id=row[1], key=PublicKey.from_did(row[2]))
 
@@ -166,13 +167,13 @@ _OPENING_SECONDS = 60.0
 
 
 class RegistrySettings(Record):
-    """An operator's settings of a registry."""
+    """The settings with which an operator starts a registry."""
 
     folder: Path
     database: str | None = field(default=None, repr=False)
-    """``postgresql://…`` or a path; the default is a file in the folder. May contain a password."""
+    """A ``postgresql://…`` URL or a path; None for a file in the folder. May contain a password."""
     blobs: str | None = None
-    """``oci://host/repository``; the default is a subfolder."""
+    """The archive store as ``oci://host/repository``; None for a subfolder of the folder."""
     name: str = DEFAULT_NAME
     log_id: str | None = None
     probing: str = AUTO
@@ -182,7 +183,7 @@ class RegistrySettings(Record):
 
 
 def find_default_folder() -> Path:
-    """The default folder of a registry's data."""
+    """Return the default folder of a registry's data."""
     data_folder = os.environ.get(DATA_VARIABLE)
     if data_folder:
         return Path(data_folder)
@@ -191,7 +192,7 @@ def find_default_folder() -> Path:
 
 
 def open_registry_database(settings: RegistrySettings) -> Database:
-    """The registry's database. It connects on first use."""
+    """Open the registry's database. The connection is made on first use."""
     return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(SCHEMA_NAME))
 
 
@@ -266,7 +267,7 @@ def prepare_next_key(folder: Path) -> Signer:
 
 
 def activate_next_key(folder: Path) -> None:
-    """Replace the key file with the next key. The old key is deleted, because only an attacker could use it."""
+    """Replace the key file with the next key. The old key is deleted, so that it cannot be stolen."""
     try:
         (folder / NEXT_KEY_FILE).replace(folder / KEY_FILE)
     except OSError as err:
@@ -285,7 +286,7 @@ def _load_own_key(folder: Path, database: Database) -> Signer:
         try:
             create_key_file(path, generate_key())
         except PinwardenError as err:
-            if err.code != "FILE_EXISTS":  # another replica on this machine created it first
+            if err.code != "FILE_EXISTS":  # FILE_EXISTS: another replica on this machine created the key first
                 raise
     return load_key_file(path)
 

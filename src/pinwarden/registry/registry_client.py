@@ -26,17 +26,17 @@ class RegistryReader(ABC):
 
     @abstractmethod
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-        """The bytes at a path (see ``names.py``); None if there are none."""
+        """Return the bytes at a path (see ``names.py``); None if there are none."""
 
     def get(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
-        """The bytes at a path. Raises if there are none."""
+        """Return the bytes at a path. Raises if there are none."""
         data = self.find(path, max_bytes)
         if data is None:
             raise PinwardenError("SERVER_NOT_FOUND", f"the registry {self} does not have {path[:200]}")
         return data
 
     def get_document(self, cid: str) -> bytes:
-        """The document of a CID, verified."""
+        """Return the document of a CID, verified."""
         data = self.get(names.document_path(cid))
         if str(document_cid(data)) != cid:
             raise PinwardenError(
@@ -45,7 +45,7 @@ class RegistryReader(ABC):
         return data
 
     def get_blob(self, cid: str, max_bytes: int = MAX_ARCHIVE_BYTES) -> bytes:
-        """The archive of a CID, verified."""
+        """Return the archive of a CID, verified."""
         data = self.get(names.blob_path(cid), max_bytes)
         if str(blob_cid(data)) != cid:
             raise PinwardenError(
@@ -64,7 +64,7 @@ class FolderRegistry(RegistryReader):
         return str(self._folder)
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-        """The bytes of a file below the folder."""
+        """Return the bytes of a file below the folder."""
         file = self._folder / path
         if ".." in Path(path).parts or not file.is_file():
             return None
@@ -90,7 +90,7 @@ class HttpRegistry(RegistryReader):
         return self._base
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-        """The bytes at a path below the URL."""
+        """Return the bytes at a path below the URL."""
         from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is sent.
@@ -122,7 +122,7 @@ class HttpRegistry(RegistryReader):
 
 
 def _build_refusal(value: Any, status: int, registry: str) -> PinwardenError:
-    """The registry's error, if its code is known; otherwise an error for the HTTP status."""
+    """Return the registry's error, if its code is known; otherwise an error for the HTTP status."""
     from pinwarden.core.errors import CODES
 
     error = value.get("error") if isinstance(value, dict) else None

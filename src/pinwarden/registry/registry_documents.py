@@ -219,7 +219,7 @@ def statement_from_json(document: Any) -> PublisherStatement:
 def build_unsigned_statement(
     log_id: str, action: str, body: Mapping[str, Any], issued_at_utc: str, nonce: str
 ) -> dict[str, Any]:
-    """The statement without its signature; sign it with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""
+    """Build a statement to be signed with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""
     return {
         "schema_version": STATEMENT_SCHEMA,
         "log_id": log_id,

@@ -51,7 +51,7 @@ class ToolPinHashes(Record):
     """
 
     def to_json(self) -> dict[str, str | bool]:
-        """The hashes in hex, under the member names that ToolPin uses."""
+        """Return the hashes in hex, under the member names that ToolPin uses."""
         return {
             "toolDescriptionHash": self.tool_description_hash.hex,
             "toolManifestHash": self.tool_manifest_hash.hex,

@@ -95,7 +95,7 @@ class Item(Record):
         return name if isinstance(name, str) and name else self.key
 
     def field_digests(self) -> dict[str, str]:
-        """The digest of each member, by member name."""
+        """Return the digest of each member, by member name."""
         return {name: str(Digest.of_bytes(canonicalize(member))) for name, member in self.value.items()}
 
 
@@ -112,7 +112,7 @@ class Surface(Record):
     """Members of the surface file that this release of Pinwarden does not know; they are preserved."""
 
     def items_of_kind(self, kind: ItemKind) -> tuple[Item, ...]:
-        """The items of one kind; an empty tuple if the server does not offer the list."""
+        """Return the items of one kind; an empty tuple if the server does not offer the list."""
         return self.items.get(kind.member, ())
 
     def all_items(self) -> Iterable[Item]:

@@ -24,7 +24,7 @@ from pinwarden.contract.entitlements.values import (
 from pinwarden.core.record import Record
 
 MAX_REPORTED = 200
-"""The limit of findings in the result for one handler. Its list of entitlements is always complete."""
+"""The maximum number of findings for one handler. The list of its entitlements is always complete."""
 
 
 _REGISTRATION_KINDS = {
@@ -43,9 +43,9 @@ def analyse(
 ) -> Analysis:
     """Find the entitlements of each handler, and of the code that runs when the server is imported.
 
-    ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to the handlers that the
-    source registers. ``packages`` are modules of third-party packages, to analyse those that the catalogue does not
-    have. Only its ``get`` is used, so it may read files on demand.
+    ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to the handlers that the source
+    registers. ``packages`` has the modules of third-party packages, which are analysed if the catalogue does not cover
+    them. Only ``packages.get`` is called, so it may read files on demand.
     """
     interpreter = AbstractInterpreter(sources, packages)
     selected = _list_registered_handlers(interpreter) if handlers is None else tuple(handlers)
@@ -123,7 +123,7 @@ def _combine_entitlements(
     at_start: set[Activation],
     interpreter: AbstractInterpreter,
 ) -> Entitlements:
-    """The entitlements of all handlers that are registered under one name."""
+    """Return the entitlements of all handlers that are registered under one name."""
     first_activations = {activation: None for handler in handlers for activation in roots[handler]}
     entitlements = _collect_entitlements(_find_reachable(first_activations, at_start))
     notes = [
@@ -143,7 +143,7 @@ def _build_unknown_reach(reason: str, handler: Handler) -> UnknownReach:
 
 
 def _find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
-    """The activations reachable from the roots, each with its shortest call path."""
+    """Return the activations reachable from the roots, each with its shortest call path."""
     call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:
@@ -220,7 +220,7 @@ class Contradiction(Record):
 def find_contradictions(
     tool: str, annotations: Mapping[str, object], entitlements: Entitlements
 ) -> tuple[Contradiction, ...]:
-    """The entitlements that contradict ``readOnlyHint: true`` in the tool's annotations."""
+    """Return the entitlements that contradict ``readOnlyHint: true`` in the tool's annotations."""
     if annotations.get("readOnlyHint") is not True:
         return ()
     return tuple(
@@ -233,7 +233,7 @@ def find_contradictions(
 
 
 def find_gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
-    """The entitlements that the code has but the lock does not record."""
+    """Return the entitlements that the code has but the lock does not record."""
     return tuple(
         _build_contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)
         for kind in KINDS

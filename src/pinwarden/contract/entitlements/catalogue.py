@@ -1,8 +1,8 @@
 """The catalogue: entitlements of functions in the standard library and known packages.
 
-A row is ``entitlements: names``. A name covers itself and everything below it, unless a longer name has its own row;
-``()`` is the result of a call. ``-`` means no entitlement. A class itself needs nothing; its objects are ``Name()``.
-If an argument decides:
+A row is ``entitlements: names``. A name covers itself and its members, unless a longer name has its own row. ``()`` is
+the result of a call, so ``Name()`` is an object of the class ``Name``. ``-`` means that no entitlement is needed. For
+functions whose entitlements depend on an argument:
 
 - ``mode@1``: by the file mode that is argument 1 (or ``mode=``);
 - ``sql@0``: reads, or reads and writes files, by the SQL text that is argument 0.

@@ -17,7 +17,7 @@ class Effect(Record):
     """The entitlements that one call needs."""
 
     kinds: tuple[str, ...]
-    """Entitlements, or one rule that depends on argument N: ``mode@N`` or ``sql@N``."""
+    """Entitlements, or one rule that depends on the argument with index N: ``mode@N`` or ``sql@N``."""
     stated: bool
     """Whether the catalogue has exactly this path, not only a prefix of it."""
     known: bool = True
@@ -42,11 +42,11 @@ _NEEDS_NO_CALL: Final = frozenset(catalogue.NEEDS_NO_CALL.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 8
 MAX_CACHED_PATHS: Final = 20_000
-"""The limit of cached paths, because hostile source code can contain any number of different paths."""
+"""The maximum number of cached paths, because hostile source code can contain any number of different paths."""
 
 
 def _list_prefixes(path: str) -> Iterator[str]:
-    """The path and all its prefixes, longest first."""
+    """Yield the path and all its prefixes, longest first."""
     while path:
         yield path
         path = path[:-2] if path.endswith("()") else path.rpartition(".")[0]
@@ -75,7 +75,7 @@ _OFTEN_IMPORTED: Final = frozenset(
 
 @lru_cache(MAX_CACHED_PATHS)
 def canonicalize_path(path: str) -> str:
-    """The form of a path that the catalogue uses."""
+    """Return the form of a path that the catalogue uses."""
     if canonical := _ALIASES.get(path):
         return canonical
     if path in _PREFIXES:  # ``socket.socket`` is a class, not the module again
@@ -85,9 +85,9 @@ def canonicalize_path(path: str) -> str:
         return last
     if dot and (shorter := _ALIASES.get(head)):
         return f"{shorter}.{last}"
-    if "(" in head and not is_covered(path.partition(".")[0]):  # the result is unknown
+    if "(" in head and not is_covered(path.partition(".")[0]):  # the catalogue does not know the result of this call
         return path.partition("(")[0] + "()"
-    if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a path that a loop makes longer in each round
+    if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a loop in the source makes the path ever longer
         return head
     if path.count("(") > _MAX_STEPS:
         return path.partition("(")[0] + "()"
@@ -96,7 +96,7 @@ def canonicalize_path(path: str) -> str:
 
 @lru_cache(MAX_CACHED_PATHS)
 def find_effect(path: str) -> Effect:
-    """The entitlements that a call of ``path`` needs, according to its longest prefix in the catalogue."""
+    """Return the entitlements that a call of ``path`` needs, according to its longest prefix in the catalogue."""
     for prefix in _list_prefixes(path):
         kinds = _KINDS_BY_PATH.get(prefix)
         if kinds is not None:
@@ -133,7 +133,7 @@ def has_reach(path: str) -> bool:
 
 @lru_cache(MAX_CACHED_PATHS)
 def find_result(path: str) -> str | None:
-    """The path of the object that a call returns; None if it returns data."""
+    """Return the path of the object that a call returns; None if it returns data."""
     after = canonicalize_path(f"{path}()")
     if not has_reach(after):
         return None
@@ -200,12 +200,12 @@ def may_call_methods(base: str) -> bool:
 
 
 def find_method_kinds(name: str) -> tuple[str, ...]:
-    """The entitlements that a method of an unknown object needs, according to the method's name."""
+    """Return the entitlements that a method of an unknown object needs, according to the method's name."""
     return _METHODS.get(name, ())
 
 
 def find_mode_kinds(mode: str | None) -> tuple[str, ...]:
-    """The entitlements for opening a file in this mode. None means that the mode is unknown."""
+    """Return the entitlements for opening a file in this mode. None means that the mode is unknown."""
     if mode is None:
         return ("filesystem:read", "filesystem:write")
     writes = any(letter in mode for letter in "wax+")
@@ -214,7 +214,7 @@ def find_mode_kinds(mode: str | None) -> tuple[str, ...]:
 
 
 def find_sql_kinds(text: str | None) -> tuple[str, ...]:
-    """The entitlements for a SQL statement on a database file. None means that the statement is unknown."""
+    """Return the entitlements for a SQL statement on a database file. None means that the statement is unknown."""
     if (
         text is not None
         and text.lstrip().lower().startswith(_READING_SQL)

@@ -49,7 +49,7 @@ class Handler(Record):
     line: int = 0
     """The line of the ``def`` or of its first decorator; 0 if unknown. Distinguishes functions of the same name."""
     case: str | None = None
-    """The name of this tool, if one function handles several tools and chooses by name."""
+    """The name of this tool, if the function handles several tools and selects by their names."""
     kind: str = "tool"
     """``tool``, ``prompt`` or ``resource``; a resource template is a resource, and its name is its URI template."""
 
@@ -113,10 +113,10 @@ class Analysis(Record):
     """The entitlements of all handlers of a server, and of the code that runs on import."""
 
     handlers: Mapping[str, Entitlements]
-    """By the tool's name."""
+    """The entitlements of each tool's handler, by the name of the tool."""
     startup: Entitlements
     """The entitlements of the code that runs when the modules are imported."""
     prompts: Mapping[str, Entitlements] = field(default_factory=dict)
-    """By the prompt's name."""
+    """The entitlements of each prompt's handler, by the name of the prompt."""
     resources: Mapping[str, Entitlements] = field(default_factory=dict)
-    """By the URI, or the URI template."""
+    """The entitlements of each resource's handler, by URI or URI template."""

@@ -78,16 +78,16 @@ class RegistryApp:
         path = scope["path"][1:]
         if scope["method"] in ("GET", "HEAD") and path.startswith(_FILE_PATHS):
             try:
-                response = await self._file(path) or self._inner
+                response = await self._serve_file(path) or self._inner
             except PinwardenError as err:
                 response = build_error_response(err)
         await response(scope, receive, send)
 
-    async def _file(self, path: str) -> ASGIApp | None:
-        """The response for a file: from the cache, streamed from disk, or from the database."""
+    async def _serve_file(self, path: str) -> ASGIApp | None:
+        """Return the response for a file: from the cache, streamed from disk, or from the database."""
         file = self._cache.get(path)
         if file is None and path.startswith("blobs/"):
-            large: Response | None = await self.work(self._large_file, path)
+            large: Response | None = await self.work(self._serve_large_file, path)
             if large is not None:
                 return large
         if file is None:
@@ -104,8 +104,8 @@ class RegistryApp:
             self._readers = CapacityLimiter(_READERS)
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
 
-    def _large_file(self, path: str) -> Response | None:
-        """A large archive, streamed from its file. Clients verify it against the CID."""
+    def _serve_large_file(self, path: str) -> Response | None:
+        """Return a large archive, streamed from its file. Clients verify it against the CID."""
         try:
             file = self._registry.blobs.find_path(path.removeprefix("blobs/"))
         except PinwardenError:
@@ -129,7 +129,7 @@ class RegistryApp:
             route("/v0.1/servers/{name:path}/versions", routes.get_versions, ["GET"]),
             route("/v0.1/servers/{name:path}/versions/{version}", routes.get_version, ["GET"]),
             *(
-                Route(path, self._write_endpoint(operation), methods=[operation.method])
+                Route(path, self._build_write_endpoint(operation), methods=[operation.method])
                 for path, operation in (
                     ("/api/blobs/{cid}", writing.UPLOAD),
                     ("/api/publish", writing.PUBLISH),
@@ -160,8 +160,8 @@ class RegistryApp:
 
         return endpoint
 
-    def _write_endpoint(self, operation: writing.WriteOperation) -> Callable[[Request], Awaitable[Response]]:
-        """An endpoint that authenticates the caller before reading the body."""
+    def _build_write_endpoint(self, operation: writing.WriteOperation) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint that authenticates the caller before reading the body."""
 
         async def endpoint(request: Request) -> Response:
             caller = None
@@ -195,13 +195,13 @@ class RegistryApp:
         if self._writers is None:
             self._writers = CapacityLimiter(_WRITERS)
         received = await _read_body(operation, request, length) if caller is None else None
-        async with self._namespace_limiter(caller) if caller is not None else nullcontext(), self._writers:
+        async with self._get_namespace_limiter(caller) if caller is not None else nullcontext(), self._writers:
             body = await _read_body(operation, request, length) if received is None else received
             run = partial(operation.run, self._registry, caller, request, body)
             return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
 
-    def _namespace_limiter(self, caller: Caller) -> CapacityLimiter:
-        """The limiter of a namespace. Raises if too many of its requests are waiting, since each keeps a connection."""
+    def _get_namespace_limiter(self, caller: Caller) -> CapacityLimiter:
+        """Return the limiter of a namespace. Raises if too many requests are waiting, since each keeps a connection."""
         limiter = self._namespace_limiters.setdefault(caller.token.namespace, CapacityLimiter(_WRITERS_PER_NAMESPACE))
         if limiter.statistics().tasks_waiting >= _MAX_WAITING_PER_NAMESPACE:
             problem = f"{_MAX_WAITING_PER_NAMESPACE} requests of {caller.token.namespace} are already waiting"
@@ -210,7 +210,7 @@ class RegistryApp:
 
 
 async def _read_body(operation: writing.WriteOperation, request: Request, length: int) -> bytes:
-    with anyio.fail_after(operation.seconds_for(length)):
+    with anyio.fail_after(operation.compute_body_timeout(length)):
         return await _body(request, length)
 
 
@@ -268,7 +268,7 @@ class FileCache:
         self._size = 0
 
     def get(self, path: str) -> RegistryFile | None:
-        """The cached file of a path."""
+        """Return the cached file of a path."""
         file = self._files.get(path)
         if file is not None:
             self._files.move_to_end(path)

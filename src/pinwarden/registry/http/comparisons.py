@@ -60,7 +60,7 @@ class Comparisons:
         self._running: dict[Digests, asyncio.Future[ComparisonMembers]] = {}
 
     async def respond(self, request: Request) -> Response:
-        """The response to a request. Raises for unknown versions, and if too many comparisons are waiting."""
+        """Return the response to a request. Raises for unknown versions, and if too many comparisons are waiting."""
         parameters = request.path_params
         tool, before, after = parameters["tool"], parameters["before"], parameters["after"]
         pair: VersionPair = await self._work(find_pair, self._registry, tool, before, after)
@@ -118,7 +118,7 @@ def _measure_result(result: ComparisonMembers | PinwardenError) -> int:
 
 
 def identify_client(request: Request) -> str:
-    """The client's address. All addresses of one IPv6 network count as one client."""
+    """Return the client's address. All addresses of one IPv6 network count as one client."""
     host = request.client.host if request.client is not None else ""
     try:
         address = ip_address(host)
@@ -204,7 +204,7 @@ def _read_blob_cids(body: bytes) -> dict[str, tuple[str, bool]]:
 
 
 def _compare_surfaces(old: bytes | None, new: bytes | None, limit: int) -> dict[str, Any] | None:
-    """The drift between two surfaces; None if the registry has only one of them."""
+    """Return the drift between two surfaces; None if the registry has only one of them."""
     if old is None or new is None:
         return None
     changes = compare(_parse_surface(old, limit), _parse_surface(new, limit))

@@ -30,8 +30,8 @@ class WriteOperation(Record):
     body_seconds: float = 60.0
     """Time allowed for a body, in addition to the time for its length at ``_SLOWEST_UPLOAD``."""
 
-    def seconds_for(self, size: int) -> float:
-        """The timeout for a body of ``size`` bytes, so that a small body cannot occupy a slot for long."""
+    def compute_body_timeout(self, size: int) -> float:
+        """Return the timeout for a body of ``size`` bytes, so that a small body cannot occupy a slot for long."""
         return self.body_seconds + size / _SLOWEST_UPLOAD
 
 

@@ -58,7 +58,7 @@ _STATUS = {
 
 
 def choose_status_code(err: PinwardenError) -> int:
-    """The HTTP status of an error: 4xx for unacceptable requests, 5xx for failures of the registry."""
+    """Return the HTTP status of an error: 4xx for unacceptable requests, 5xx for failures of the registry."""
     if err.data.get("reason") in ("rate", "queue"):
         return 429
     known = _STATUS.get(err.code)
@@ -68,7 +68,7 @@ def choose_status_code(err: PinwardenError) -> int:
 
 
 def build_error_response(err: PinwardenError) -> Response:
-    """An error as a JSON response, without details of internal failures."""
+    """Return an error as a JSON response, without details of internal failures."""
     status = choose_status_code(err)
     message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
     body = encode_document({"error": {"code": err.code, "message": message, "hint": err.hint}})
@@ -112,7 +112,7 @@ def get_version(registry: Registry, request: Request, _body: bytes) -> Response:
 
 
 def _find_base_url(registry: Registry, request: Request) -> str:
-    """The base URL for links to files: the operator's ``--public-url``, or the address of the request."""
+    """Return the base URL for links to files: the operator's ``--public-url``, or the address of the request."""
     return registry.public_url or str(request.base_url)
 
 

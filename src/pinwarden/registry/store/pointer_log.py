@@ -40,7 +40,7 @@ class LogHead(Record):
 
 
 def load_head(transaction: Transaction) -> LogHead | None:
-    """The head; None if the log was not created yet."""
+    """Return the head; None if the log was not created yet."""
     row = transaction.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
     return None if row is None else LogHead(edge=Frontier.from_bytes(row[0], bytes(row[1])), note=bytes(row[2]))
 
@@ -76,7 +76,7 @@ def move_head(transaction: Transaction, old: Frontier, new: Frontier, note: byte
 
 
 def read_tile(transaction: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
-    """The first ``width`` hashes of a tile in the tree of ``size`` entries; None if it has fewer."""
+    """Return the first ``width`` hashes of a tile in the tree of ``size`` entries; None if it has fewer."""
     if not 1 <= width <= tile_width(size, level, index):
         return None
     first = index * TILE_WIDTH
@@ -92,14 +92,14 @@ def read_tile(transaction: Transaction, size: int, level: int, index: int, width
 
 
 def read_entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
-    """The first ``width`` entries of an entry bundle; None if it has fewer."""
+    """Return the first ``width`` entries of an entry bundle; None if it has fewer."""
     if not 1 <= width <= tile_width(size, 0, index):
         return None
     return pack_entries(read_entries(transaction, index * TILE_WIDTH, index * TILE_WIDTH + width))
 
 
 def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[bytes]:
-    """The entries from ``start`` up to ``stop``."""
+    """Return the entries from ``start`` up to ``stop``."""
     rows = transaction.rows("SELECT entry FROM log_entries WHERE seq >= ? AND seq < ? ORDER BY seq", (start, stop))
     if len(rows) != stop - start:
         raise PinwardenError("DATABASE_CORRUPT", f"the log lacks entries between {start} and {stop}")
@@ -107,13 +107,13 @@ def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[by
 
 
 def list_channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
-    """The entries about one channel, in order."""
+    """Return the entries about one channel, in order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
 
 
 def compute_inclusion_path(transaction: Transaction, size: int, index: int) -> list[bytes]:
-    """The inclusion proof of an entry in the tree of ``size`` entries."""
+    """Return the inclusion proof of an entry in the tree of ``size`` entries."""
 
     def fetch(level: int, tile_index: int, width: int) -> bytes:
         return read_tile(transaction, size, level, tile_index, width) or b""
@@ -122,7 +122,7 @@ def compute_inclusion_path(transaction: Transaction, size: int, index: int) -> l
 
 
 def list_cosignatures(transaction: Transaction, size: int) -> list[str]:
-    """The witnesses' signature lines for the checkpoint of that size."""
+    """Return the witnesses' signature lines for the checkpoint of that size."""
     rows = transaction.rows("SELECT line FROM log_cosignatures WHERE size = ? ORDER BY witness", (size,))
     return [str(row[0]) for row in rows]
 

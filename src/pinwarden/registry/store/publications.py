@@ -1,4 +1,4 @@
-"""Rows of published content: versions, channels, documents, attestations."""
+"""Database queries for published content: versions, channels, documents and attestations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = tuple(name.strip() for name in _COLUMNS.split(","))
 
 
 class Channel(Record):
-    """A channel and the version it points to; None once its pointer was removed."""
+    """A channel and the version that it points to. After a yank, a channel may point to no version."""
 
     tool: str
     channel: str
@@ -29,13 +29,13 @@ class Channel(Record):
 
 
 def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
-    """One version."""
+    """Return one version of a tool; None if it is not published."""
     row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
     return None if row is None else _with_attestations(transaction, _row_to_version(row))
 
 
 def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
-    """All versions of a tool, in publishing order."""
+    """Return all versions of a tool, in publishing order."""
     rows = transaction.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
     attested: dict[tuple[str, str], list[str]] = {}
     for root_cid, descriptor_cid, cid in transaction.rows(_ATTESTED, (tool,)):  # one query for all versions
@@ -54,13 +54,16 @@ _ATTESTED = (
 
 
 def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]:
-    """All versions of a tool as (version, is yanked), in publishing order."""
+    """Return all versions of a tool as (version, is yanked), in publishing order."""
     rows = transaction.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
     return [(str(version), yanked is not None) for version, yanked in rows]
 
 
 def page_versions(transaction: Transaction, tool: str, seq: int, search: str, limit: int) -> list[PublishedVersion]:
-    """One page of the versions of all tools, after the version with this tool and log index, without attestations."""
+    """Return one page of the versions of all tools, without attestations.
+
+    The page begins after the version with this tool name and log index.
+    """
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
         f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
@@ -78,19 +81,19 @@ def add_version(transaction: Transaction, version: PublishedVersion) -> None:
 
 
 def set_yanked(transaction: Transaction, tool: str, version: str, reason: str | None) -> None:
-    """Set the reason of a yank; None undoes it."""
+    """Mark a version as yanked for this reason. None removes the mark."""
     transaction.run("UPDATE versions SET yanked = ? WHERE tool = ? AND version = ?", (reason, tool, version))
 
 
 def find_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
-    """One channel."""
+    """Return one channel of a tool; None if it does not exist."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? AND channel = ?"
     row = transaction.row(sql, (tool, channel))
     return None if row is None else _row_to_channel(row)
 
 
 def list_channels(transaction: Transaction, tool: str) -> list[Channel]:
-    """All channels of a tool, by name."""
+    """Return all channels of a tool, by name."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? ORDER BY channel"
     return [_row_to_channel(row) for row in transaction.rows(sql, (tool,))]
 
@@ -105,7 +108,7 @@ def set_channel(transaction: Transaction, channel: Channel) -> None:
 
 
 def page_tools(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
-    """One page of tool names after a given one. ``search`` matches names and descriptions."""
+    """Return one page of tool names, beginning after ``after``. ``search`` matches names and descriptions."""
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
         "SELECT DISTINCT tool FROM versions WHERE tool > ? AND (tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? "
@@ -116,12 +119,12 @@ def page_tools(transaction: Transaction, *, search: str = "", after: str = "", l
 
 
 def _build_like_pattern(search: str) -> str:
-    """The `LIKE` pattern for texts that contain this one literally."""
+    """Build the SQL `LIKE` pattern for texts that contain ``search`` literally."""
     return f"%{search.lower().replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
 
 
 def list_tools(transaction: Transaction) -> list[str]:
-    """All tool names."""
+    """Return all tool names."""
     names: list[str] = []
     while page := page_tools(transaction, after=names[-1] if names else "", limit=1000):
         names += page
@@ -138,7 +141,7 @@ def put_document(transaction: Transaction, cid: str, body: bytes) -> None:
 
 
 def find_document(transaction: Transaction, cid: str) -> bytes | None:
-    """A descriptor, attestation or surface."""
+    """Return the descriptor, attestation or surface with this CID; None if it is not stored."""
     return _read_body(transaction.row("SELECT body FROM documents WHERE cid = ?", (cid,)))
 
 
@@ -150,7 +153,7 @@ def put_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str, b
 
 
 def find_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str) -> bytes | None:
-    """A manifest."""
+    """Return the manifest with these CIDs; None if it is not stored."""
     sql = "SELECT body FROM manifests WHERE root_cid = ? AND descriptor_cid = ?"
     return _read_body(transaction.row(sql, (root_cid, descriptor_cid)))
 
@@ -169,7 +172,7 @@ def add_attestations(
 
 
 def list_attestations(transaction: Transaction, root_cid: str, descriptor_cid: str) -> list[str]:
-    """The CIDs of a bundle's attestations."""
+    """Return the CIDs of a bundle's attestations."""
     sql = "SELECT cid FROM attestations WHERE root_cid = ? AND descriptor_cid = ? ORDER BY cid"
     return [str(row[0]) for row in transaction.rows(sql, (root_cid, descriptor_cid))]
 

@@ -1,4 +1,4 @@
-"""Rows of access control: namespaces, their keys, tokens, used requests and the audit log."""
+"""Database queries for access control: namespaces, their keys, tokens, used requests and the audit log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pinwarden.system.database import ConflictError, Row, Transaction
 OWNER = "owner"
 PUBLISHER = "publisher"
 ROLES = (OWNER, PUBLISHER)
-"""An owner may also change the namespace's keys and delegate parts of it."""
+"""The roles of a key in a namespace. Both may publish; an owner may also change keys and delegate namespaces."""
 DONE = "done"
 
 
 class PublisherToken(Record):
-    """A publisher's token, without its text: only a digest is stored."""
+    """A publisher's token. The registry stores only a digest of its secret text."""
 
     id: str
     namespace: str
@@ -47,12 +47,12 @@ def add_namespace(transaction: Transaction, name: str, owner: str, now: str) -> 
 
 
 def list_namespaces(transaction: Transaction) -> list[str]:
-    """All namespaces."""
+    """Return all namespaces."""
     return [str(row[0]) for row in transaction.rows("SELECT name FROM namespaces ORDER BY name")]
 
 
 def find_namespace(transaction: Transaction, tool: str) -> str | None:
-    """The namespace that a tool belongs to."""
+    """Return the namespace that a tool belongs to."""
     possible = list_possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
     rows = transaction.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
@@ -60,7 +60,7 @@ def find_namespace(transaction: Transaction, tool: str) -> str | None:
 
 
 def list_namespace_keys(transaction: Transaction, namespace: str) -> dict[str, str]:
-    """The keys of a namespace and their roles."""
+    """Return the keys of a namespace and their roles."""
     rows = transaction.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
     return {str(key_id): str(role) for key_id, role in rows}
 
@@ -92,13 +92,13 @@ _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - co
 
 
 def find_token(transaction: Transaction, digest: str) -> PublisherToken | None:
-    """The token with that digest."""
+    """Return the token with that digest."""
     row = transaction.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
     return None if row is None else _row_to_token(row)
 
 
 def list_tokens(transaction: Transaction) -> list[PublisherToken]:
-    """All tokens."""
+    """Return all tokens."""
     return [_row_to_token(row) for row in transaction.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
 
 
@@ -118,7 +118,7 @@ def _row_to_token(row: Row) -> PublisherToken:
 
 
 def add_used_statement(transaction: Transaction, digest: str, moment: int) -> bool:
-    """Record a signed request as used; False if it already was. Needs an exclusive transaction."""
+    """Record a signed request as used. Returns False if it was used before. Needs an exclusive transaction."""
     if transaction.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
         return False
     try:
@@ -141,7 +141,7 @@ def write_audit(transaction: Transaction, row: AuditRow) -> None:
 
 
 def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
-    """The latest rows of the audit log, newest first."""
+    """Return the latest rows of the audit log, newest first."""
     columns = "id, moment, action, namespace, token, key_id, subject, outcome, size"
     rows = transaction.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (limit,))  # noqa: S608
     names = [name.strip() for name in columns.split(",")]
@@ -149,7 +149,7 @@ def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
 
 
 def count_usage(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:
-    """The number of requests with a token since ``moment`` (milliseconds), and their total bytes."""
+    """Return the number of requests with a token since ``moment`` (milliseconds), and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
     row = transaction.row(sql, (token_id, moment)) or (0, 0)
     return int(row[0]), int(row[1])

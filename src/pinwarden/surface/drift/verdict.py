@@ -20,7 +20,7 @@ class ChangePhrase(Record):
     many: str
 
     def count(self, number: int) -> str:
-        """The phrase with a number: ``3 descriptions reworded``. Instructions exist only once."""
+        """Return the phrase with a number: ``3 descriptions reworded``. Instructions exist only once."""
         return self.one if self.one == self.many else plural(number, self.one, self.many)
 
 
@@ -81,7 +81,7 @@ def is_without_effect(change: Change) -> bool:
 
 
 def find_required_parameters(changes: Iterable[Change]) -> set[tuple[str, str, str]]:
-    """The parameters that a list of required parameters gained: entity, item and path of each parameter."""
+    """Return the parameters that a list of required parameters gained: entity, item and path of each parameter."""
     return _list_newly_required(tuple(changes))
 
 

@@ -42,7 +42,7 @@ class ClientIdentity(Record):
     capabilities: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The identity as surface files record it."""
+        """Return the identity as surface files record it."""
         return {"name": self.name, "version": self.version, "capabilities": dict(self.capabilities)}
 
 

@@ -68,7 +68,7 @@ class StdioTransport:
             self._server = _ServerProcess(self._command, self._budget)
 
     def stderr_tail(self) -> str:
-        """The last bytes that the server wrote to stderr, as text."""
+        """Return the last bytes that the server wrote to stderr, as text."""
         return self._server.stderr_tail.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:

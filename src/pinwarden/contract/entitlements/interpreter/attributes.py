@@ -39,7 +39,7 @@ class Attributes(InterpreterBase):
     """Mixin that evaluates attribute access."""
 
     def read_attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of an attribute."""
+        """Return the value of an attribute."""
         if name in BACK_DOORS:
             self.record_unknown(frame, "reaches into the interpreter", node, name)
             return EMPTY
@@ -90,7 +90,7 @@ class Attributes(InterpreterBase):
         return result
 
     def _read_from_text(self, item: PythonObject, name: str) -> AbstractValue:
-        """Members of enumerations, and methods of constant texts."""
+        """Evaluate members of enumerations, and methods of constant texts."""
         if name in ("value", "name", "_value_"):
             return AbstractValue((item,))
         if isinstance(item, Text) and name in _TEXT_TO_TEXT:
@@ -133,7 +133,7 @@ class Attributes(InterpreterBase):
             result |= self._bind_to_receiver(function, item, node, frame)
         if not result:
             result = self._read_from_external_bases(cls, name, node, frame, set())
-        if not result and name == "start":  # of a thread or process
+        if not result and name == "start":  # starts a thread or process, which calls ``run``
             run = self.find_in_class(cls, "run", set())
             result = AbstractValue(BoundMethod(function, item) for function in run if isinstance(function, Function))
         if not result and (fallback := self.find_in_class(cls, "__getattr__", set())):
@@ -181,13 +181,13 @@ class Attributes(InterpreterBase):
         return [item] if isinstance(item, Function) else []
 
     def _follow_stores(self, function: Function, receiver: PythonObject, node: ast.AST, frame: PythonFrame) -> None:
-        """Follow a function for what it stores, without recording a call."""
+        """Follow a function to find the values it stores, without recording a call of it."""
         detached = PythonFrame(frame.module, frame, frame.qualname)
         detached.activation = type(frame.activation)("<aside>", frame.module, detached)
         self.call_function(function, CallArguments(positional=(AbstractValue((receiver,)),)), node, detached)
 
     def find_in_class(self, cls: Class, name: str, seen: set[Class]) -> AbstractValue:
-        """The value of a name in a class or its nearest base that has it."""
+        """Return the value of a name in a class or its nearest base that has it."""
         if cls in seen:
             return EMPTY
         seen.add(cls)
@@ -216,7 +216,7 @@ class Attributes(InterpreterBase):
     def _bind_to_receiver(
         self, item: PythonObject, receiver: PythonObject, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        """A class attribute accessed through an object or the class."""
+        """Return the value of a class attribute that is read through an object or through the class."""
         if isinstance(item, Function):
             return AbstractValue((BoundMethod(item, receiver),))
         if isinstance(item, WrappedMethod):
@@ -257,7 +257,7 @@ class Attributes(InterpreterBase):
         return result
 
     def evaluate_super(self, frame: PythonFrame) -> AbstractValue:
-        """The value of ``super()`` in a frame."""
+        """Return the value of ``super()`` in a frame."""
         method: PythonFrame | None = frame
         while method is not None and (method.function is None or method.function.in_class is None):
             method = method.parent
@@ -281,7 +281,7 @@ class Attributes(InterpreterBase):
 
 
 def find_setters(cls: Class, name: str) -> list[str]:
-    """The methods of a class that assign ``self.name``."""
+    """Return the methods of a class that assign ``self.name``."""
     return [
         method.name
         for method in cls.node.body

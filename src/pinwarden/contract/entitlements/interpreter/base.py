@@ -19,7 +19,7 @@ from pinwarden.contract.entitlements.interpreter.objects import (
     ModuleItem,
     ParameterMark,
     Text,
-    order,
+    compute_sort_key,
 )
 from pinwarden.contract.entitlements.interpreter.program import Activation, Module, PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import MAX_OBJECTS, CallArguments, Registration
@@ -56,7 +56,7 @@ class InterpreterBase:
     # Implemented by the other mixins
 
     def evaluate(self, node: ast.expr, frame: PythonFrame) -> AbstractValue:
-        """The value of an expression."""
+        """Return the value of an expression."""
         raise NotImplementedError
 
     def run(self, body: Sequence[ast.stmt], frame: PythonFrame) -> bool:
@@ -64,7 +64,7 @@ class InterpreterBase:
         raise NotImplementedError
 
     def invoke(self, callee: AbstractValue, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The result of a call. Records the entitlements that the call needs."""
+        """Return the result of a call. Records the entitlements that the call needs."""
         raise NotImplementedError
 
     def call_function(
@@ -74,15 +74,15 @@ class InterpreterBase:
         raise NotImplementedError
 
     def read_attribute(self, value: AbstractValue, name: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of an attribute."""
+        """Return the value of an attribute."""
         raise NotImplementedError
 
     def evaluate_annotation(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
-        """The value that a type annotation implies."""
+        """Return the value that a type annotation implies."""
         raise NotImplementedError
 
     def module(self, name: str) -> Module | None:
-        """A module of the server or of an analysed package. Its code is followed once, like an import."""
+        """Return a module of the server or of an analysed package. Its code is followed once, like an import."""
         raise NotImplementedError
 
     # Recording
@@ -103,7 +103,7 @@ class InterpreterBase:
             frame.activation.calls[activation] = line
 
     def evaluate_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of an external path. Records entitlements that reading it needs, without a call."""
+        """Return the value of an external path. Records entitlements that reading it needs, without a call."""
         path = effects.canonicalize_path(path)
         if effects.needs_no_call(path):
             for kind in effects.find_effect(path).kinds:
@@ -129,7 +129,7 @@ class InterpreterBase:
                 self.pending.update(readers)
 
     def look_up(self, name: str, frame: PythonFrame) -> AbstractValue:
-        """The value of a name in a frame, resolved through imports."""
+        """Return the value of a name in a frame, resolved through imports."""
         value = frame.names.get(name)
         if value is None or name in frame.outer_names:
             value = self._look_up_outer(name, frame)
@@ -153,7 +153,7 @@ class InterpreterBase:
         return self.look_up_global(name, frame.module)
 
     def look_up_global(self, name: str, module: Module) -> AbstractValue:
-        """The value of a module's global name, including builtins."""
+        """Return the value of a module's global name, including builtins."""
         self.record_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
         writers = self.follow_global_writers(name, module)
@@ -188,7 +188,7 @@ class InterpreterBase:
         return result
 
     def read_member(self, module: Module, name: str, frame: PythonFrame) -> AbstractValue:
-        """A name in a module, or a submodule."""
+        """Return the value of a global name of a module, or its submodule of that name."""
         self.record_read(module.frame.readers, name)
         value = module.frame.all_values.get(name)
         if value is not None or self.follow_global_writers(name, module):
@@ -212,7 +212,7 @@ class InterpreterBase:
     # Texts and containers
 
     def list_texts(self, value: AbstractValue) -> list[Text]:
-        """The constant texts in a value. Marks the parameters they come from as text-sensitive."""
+        """Return the constant texts in a value, and mark the parameters they come from as text-sensitive."""
         result = []
         for item in value:
             if type(item) is ParameterMark:
@@ -221,15 +221,15 @@ class InterpreterBase:
                 result.append(item)
         return result
 
-    def single_text(self, value: AbstractValue) -> str | None:
-        """The text of a value that is exactly one complete text; otherwise None."""
+    def get_single_text(self, value: AbstractValue) -> str | None:
+        """Return the text of a value that is exactly one complete text; otherwise None."""
         result = self.list_texts(value)
         if len(result) == 1 and result[0].complete and all(isinstance(item, Text | ParameterMark) for item in value):
             return result[0].text
         return None
 
     def get_container(self, frame: PythonFrame, node: ast.AST, use: str = "") -> Container:
-        """The container that a node creates in a frame."""
+        """Return the container that a node creates in a frame."""
         table = frame.tables.get((id(node), use))
         if table is None:
             table = frame.tables[id(node), use] = Container()
@@ -238,14 +238,14 @@ class InterpreterBase:
     def put(self, table: Container, key: str | None, value: AbstractValue) -> None:
         """Add a value to a container, under a constant key or, with None, under an unknown key."""
         value = remove_marks(value)
-        known = table.rest if key is None else table.keys.get(key)
+        known = table.values_of_unknown_keys if key is None else table.keys.get(key)
         if known is not None and value <= known:
             return
         more = self.limit_value(value if known is None else known | value)
         if more == known:
             return
         if key is None:
-            table.rest = more
+            table.values_of_unknown_keys = more
         else:
             table.keys[key] = more
         if not all(type(item) is Text for item in value) or not value:
@@ -262,12 +262,12 @@ class InterpreterBase:
             return value
         self.record_unknown(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
         kept = [item for item in value if not isinstance(item, Container | ContainerMethod)]
-        return AbstractValue(sorted(kept, key=order)[:MAX_OBJECTS])
+        return AbstractValue(sorted(kept, key=compute_sort_key)[:MAX_OBJECTS])
 
     def read_content(self, table: Container) -> AbstractValue:
-        """All values in a container. Marks the current activation as a reader."""
+        """Return all values in a container, and record that the current activation depends on them."""
         table.readers[self.current] = None
-        return table.everything()
+        return table.merge_values()
 
     def record_read(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
         """Record that the current activation depends on a name."""
@@ -278,7 +278,7 @@ class InterpreterBase:
             known[self.current] = None
 
     def list_elements(self, value: AbstractValue) -> AbstractValue:
-        """The elements of an iterable value."""
+        """Return the elements of an iterable value."""
         result: AbstractValue = EMPTY
         for item in value:
             if type(item) is Container:

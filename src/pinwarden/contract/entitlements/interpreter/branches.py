@@ -30,21 +30,21 @@ class Annotations(Expressions):
     """Mixin that derives values from type annotations."""
 
     def evaluate_annotation(self, node: ast.expr | None, frame: PythonFrame) -> AbstractValue:
-        """The value that a type annotation implies."""
+        """Return the value that a type annotation implies."""
         if node is None:
             return EMPTY
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._annotated_name(node, frame)
+            return self._evaluate_annotated_name(node, frame)
         if isinstance(node, ast.BinOp):
             return self.evaluate_annotation(node.left, frame) | self.evaluate_annotation(node.right, frame)
         if isinstance(node, ast.Subscript):
-            return self._annotated_generic(node, frame)
+            return self._evaluate_generic_annotation(node, frame)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < MAX_TEXT:
-            return self.evaluate_annotation(self._parsed(node.value), frame)
+            return self.evaluate_annotation(self._parse_annotation(node.value), frame)
         return EMPTY
 
-    def _parsed(self, text: str) -> ast.expr | None:
-        """The expression in a quoted annotation. Cached, because items are identified by the node that creates them."""
+    def _parse_annotation(self, text: str) -> ast.expr | None:
+        """Parse an annotation that is written as a string. Cached, so that its nodes keep their identity."""
         if text not in self.parsed_annotations:
             try:
                 self.parsed_annotations[text] = ast.parse(text, mode="eval").body
@@ -52,7 +52,7 @@ class Annotations(Expressions):
                 self.parsed_annotations[text] = None
         return self.parsed_annotations[text]
 
-    def _annotated_name(self, node: ast.Name | ast.Attribute, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_annotated_name(self, node: ast.Name | ast.Attribute, frame: PythonFrame) -> AbstractValue:
         if isinstance(node, ast.Name) and node.id in _PLAIN:
             return EMPTY
         result: AbstractValue = EMPTY
@@ -65,7 +65,7 @@ class Annotations(Expressions):
                     result |= AbstractValue((ExternalName(path),))
         return result
 
-    def _annotated_generic(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_generic_annotation(self, node: ast.Subscript, frame: PythonFrame) -> AbstractValue:
         head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if head == "Annotated":
@@ -89,7 +89,7 @@ class Branches(Annotations):
     """Mixin that follows branches and loops."""
 
     def follow_if(self, node: ast.If, frame: PythonFrame) -> bool:
-        """Follow the branch that is taken, or both."""
+        """Follow the branch that the condition selects, or both branches if the condition is unknown."""
         decided = self.decide(node.test, frame)
         if decided is True:
             return self.run(node.body, frame)
@@ -142,7 +142,7 @@ class Branches(Annotations):
     def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: PythonFrame) -> bool | None:
         if function.attr in ("startswith", "endswith"):
             text = self._read_caller_text(self.evaluate(function.value, frame))
-            affix = self.single_text(self.evaluate(node.args[0], frame))
+            affix = self.get_single_text(self.evaluate(node.args[0], frame))
             if text is None or affix is None:
                 return None
             return text.startswith(affix) if function.attr == "startswith" else text.endswith(affix)
@@ -150,8 +150,8 @@ class Branches(Annotations):
         return None
 
     def _read_caller_text(self, value: AbstractValue) -> str | None:
-        """A text that the caller passed. Constants do not count, because other code can change the variable."""
-        text = self.single_text(value)
+        """Return the text that the caller passed; None for other values, which other code could change."""
+        text = self.get_single_text(value)
         return text if text is not None and any(type(item) is ParameterMark for item in value) else None
 
     def _decide_compare(self, node: ast.Compare, frame: PythonFrame) -> bool | None:
@@ -161,7 +161,7 @@ class Branches(Annotations):
             return None
         operator = node.ops[0]
         if isinstance(operator, ast.Eq | ast.NotEq):
-            first, second = self.single_text(left), self.single_text(rights[0])
+            first, second = self.get_single_text(left), self.get_single_text(rights[0])
             if first is None or second is None or not any(type(item) is ParameterMark for item in left | rights[0]):
                 return None
             return (first == second) is isinstance(operator, ast.Eq)
@@ -177,7 +177,7 @@ class Branches(Annotations):
         if not isinstance(table, Container):
             return None
         if table.closed:
-            return any(isinstance(item, Text) and item.text == text for item in table.everything())
+            return any(isinstance(item, Text) and item.text == text for item in table.merge_values())
         return None
 
     def follow_match(self, node: ast.Match, frame: PythonFrame) -> bool:
@@ -203,7 +203,7 @@ class Branches(Annotations):
         self, pattern: ast.pattern, text: str | None, subject: AbstractValue, frame: PythonFrame
     ) -> bool | None:
         if isinstance(pattern, ast.MatchValue):
-            expected = self.single_text(self.evaluate(pattern.value, frame))
+            expected = self.get_single_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
         if isinstance(pattern, ast.MatchOr):
             answers = [self._decide_match(alternative, text, subject, frame) for alternative in pattern.patterns]
@@ -223,17 +223,19 @@ class Branches(Annotations):
     def follow_for(self, node: ast.For | ast.AsyncFor, frame: PythonFrame) -> bool:
         """Follow a loop over an iterable."""
         value = self.list_iterated(self.evaluate(node.iter, frame), node, frame)
-        self._loop(node, frame, lambda: self.assign(node.target, value, frame))
+        self._follow_loop(node, frame, lambda: self.assign(node.target, value, frame))
         return True
 
     def follow_while(self, node: ast.While, frame: PythonFrame) -> bool:
-        """Follow a loop. An endless one ends only with ``break``."""
+        """Follow a ``while`` loop. The code after an endless loop is reached only through ``break``."""
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
-        self._loop(node, frame, lambda: self.decide(node.test, frame))
+        self._follow_loop(node, frame, lambda: self.decide(node.test, frame))
         return not forever or any(isinstance(part, ast.Break) for part in walk(node))
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: PythonFrame, begin: Callable[[], object]) -> None:
-        """Follow the body, and once more if it gave an existing name more values."""
+    def _follow_loop(
+        self, node: ast.For | ast.AsyncFor | ast.While, frame: PythonFrame, begin: Callable[[], object]
+    ) -> None:
+        """Follow the body of a loop, and follow it again if a name from before the loop got more values."""
         before = frame.names.copy()
         begin()
         self.run(node.body, frame)
@@ -248,7 +250,7 @@ class Branches(Annotations):
             self.run(node.orelse, frame)
 
     def follow_try(self, node: ast.Try | ast.TryStar, frame: PythonFrame) -> bool:
-        """Follow the body, and each handler from any point in it."""
+        """Follow the body of ``try``, and each ``except`` block as if any statement of the body had raised."""
         before = frame.names.copy()
         passed = self.run(node.body, frame)
         if passed and node.orelse:
@@ -276,7 +278,7 @@ class Branches(Annotations):
         return self.run(node.body, frame)
 
     def _enter_context(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of ``with … as``: an external object itself, or what a generator yields."""
+        """Return the value that ``with … as`` binds: an external object itself, or the value of a ``yield``."""
         values: AbstractValue = EMPTY
         for item in value:
             if isinstance(item, Instance):
@@ -294,7 +296,7 @@ class Branches(Annotations):
 
 
 def merge_names(ends: list[dict[str, AbstractValue]]) -> dict[str, AbstractValue]:
-    """The values of names after one of several branches."""
+    """Merge the values that each name has at the end of several alternative branches."""
     result = ends[0].copy()
     for names in ends[1:]:
         for name, value in names.items():

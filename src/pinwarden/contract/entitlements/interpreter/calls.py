@@ -1,4 +1,4 @@
-"""Calls of functions and classes in the source, and registration with MCP frameworks."""
+"""Follow calls of functions and classes in the source, and find functions that are registered with MCP frameworks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pinwarden.contract.entitlements.interpreter.objects import (
     Registrar,
     Text,
     WrappedMethod,
-    order,
+    compute_sort_key,
 )
 from pinwarden.contract.entitlements.interpreter.program import Activation, PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import (
@@ -47,11 +47,11 @@ class Calls(Attributes):
     """Mixin that follows calls of functions and classes."""
 
     def invoke(self, callee: AbstractValue, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The result of a call. Records what the call needs."""
+        """Return the result of a call, and record the entitlements that the call needs."""
         result: AbstractValue = EMPTY
         if not callee:
             return self.call_passed_functions(args, node, frame)
-        for item in callee if len(callee) == 1 else sorted(callee, key=order):
+        for item in callee if len(callee) == 1 else sorted(callee, key=compute_sort_key):
             result |= self._invoke_item(item, args, node, frame)
         return result
 
@@ -109,7 +109,7 @@ class Calls(Attributes):
         instance = Instance(cls)
         self._call_implicit_methods(cls, instance, node, frame)
         if cls.enumeration:
-            return args.at(0) or AbstractValue((instance,))
+            return args.get_argument(0) or AbstractValue((instance,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
             for item in self.find_in_class(cls, name, set()):
                 if isinstance(item, Function):
@@ -150,7 +150,7 @@ class Calls(Attributes):
         return names - _CONSTRUCTORS
 
     def _fill_fields(self, cls: Class, args: CallArguments) -> None:
-        """Arguments of a class without ``__init__`` are its fields, as for dataclasses and models."""
+        """Store the arguments of a class without ``__init__`` as its fields, as dataclasses and pydantic models do."""
         for name, value in args.keywords.items():
             self.add_attribute(cls, name, value)
         if args.positional:
@@ -177,11 +177,11 @@ class Calls(Attributes):
         """Call a function in the source."""
         if self.exhausted:
             return EMPTY
-        bound = self._bind(function, args)
+        bound = self._bind_arguments(function, args)
         for _ in range(4):  # the first run finds the text-sensitive parameters
             known = len(function.text_sensitive)
             activation = self._find_or_create_activation(function, bound)
-            self._ensure_run(activation)
+            self._follow_if_new(activation)
             if len(function.text_sensitive) == known:
                 break
         for name in tuple(function.text_sensitive):
@@ -195,7 +195,7 @@ class Calls(Attributes):
             return activation.returns | AbstractValue((table,))
         return activation.returns
 
-    def _bind(self, function: Function, args: CallArguments) -> Arguments:
+    def _bind_arguments(self, function: Function, args: CallArguments) -> Arguments:
         names = function.parameters
         bound: Arguments = dict(zip(names, args.positional, strict=False))
         arguments = function.node.args
@@ -217,12 +217,12 @@ class Calls(Attributes):
         return bound
 
     def _find_or_create_activation(self, function: Function, bound: Arguments) -> Activation:
-        """The activation for these arguments. Containers do not distinguish calls; they are merged."""
+        """Return the activation for these arguments. Calls that differ only in containers share one activation."""
         shape: list[tuple[str, AbstractValue]] = []
         tables: Arguments = {}
         for name, value in sorted(bound.items()):
             texts_matter = name.strip("*") in function.text_sensitive or name[0] == "*"
-            distinguishing = AbstractValue(item for item in value if _distinguishes(item, texts_matter))
+            distinguishing = AbstractValue(item for item in value if _distinguishes_calls(item, texts_matter))
             if distinguishing:
                 shape.append((name, distinguishing))
             if table_items := AbstractValue(item for item in value if type(item) is Container):
@@ -235,13 +235,13 @@ class Calls(Attributes):
                 key = (function, "merged")
                 activation = self.activations.get(key)
             if activation is None:
-                activation = self._new_activation(function, key)
+                activation = self._create_activation(function, key)
             self._add_arguments(activation, dict(shape))
         self._add_arguments(activation, tables)
         return activation
 
     def _add_arguments(self, activation: Activation, arguments: Arguments) -> None:
-        """Add to the arguments of an activation. If they are new, it is followed again."""
+        """Add these values to the arguments of an activation, and queue the activation again if a value is new."""
         merged = activation.frame.arguments
         for name, value in arguments.items():
             known = merged.get(name)
@@ -250,7 +250,7 @@ class Calls(Attributes):
                 if activation.runs:
                     self.pending[activation] = None
 
-    def _new_activation(self, function: Function, key: object) -> Activation:
+    def _create_activation(self, function: Function, key: object) -> Activation:
         frame = PythonFrame(function.module, function.defining_frame, f"{function.qualname}.<locals>.", function)
         activation = Activation(function.qualname, function.module, frame)
         activation.function = function
@@ -260,7 +260,7 @@ class Calls(Attributes):
             self.exhausted = True
         return activation
 
-    def _ensure_run(self, activation: Activation) -> None:
+    def _follow_if_new(self, activation: Activation) -> None:
         if activation.running or activation.runs:
             return
         if self.depth >= MAX_DEPTH:
@@ -331,7 +331,7 @@ class Calls(Attributes):
             self.store(frame, parameter.arg, AbstractValue((table,)))
 
 
-def _distinguishes(item: PythonObject, texts_matter: bool) -> bool:
+def _distinguishes_calls(item: PythonObject, texts_matter: bool) -> bool:
     kind = type(item)
     return kind is not Container and kind is not ParameterMark and (texts_matter or kind is not Text)
 
@@ -357,14 +357,16 @@ class Registrations(Calls):
     """Mixin that records functions registered with MCP servers."""
 
     def call_framework(self, path: str, args: CallArguments) -> AbstractValue | None:
-        """The result of an SDK or fastmcp call that registers a handler; None for other calls."""
+        """Return the result of an SDK or fastmcp call that registers a handler; None for other calls."""
         last = path.rpartition(".")[2]
         name = self._read_name(args)
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
             known = self._read_uri(args) or name or ""
-            return AbstractValue((Partial(args.at(0, "fn") or EMPTY, (), (("name", AbstractValue((Text(known),))),)),))
+            return AbstractValue(
+                (Partial(args.get_argument(0, "fn") or EMPTY, (), (("name", AbstractValue((Text(known),))),)),)
+            )
         if last in ("FunctionResource", "FunctionPrompt") and "fn" in args.keywords:
             known = self._read_uri(args) or name or ""
             return AbstractValue((Partial(args.keywords["fn"], (), (("name", AbstractValue((Text(known),))),)),))
@@ -374,30 +376,30 @@ class Registrations(Calls):
         if last not in effects.REGISTRATION_METHODS or "(" not in path:
             return None
         if last in ("get_prompt", "read_resource") and (args.positional or args.keywords):
-            return None  # a client's request; the server's decorator has no arguments
+            return None  # a client sends this request; the server's decorator of the same name has no arguments
         kind = _ADDED.get(last, last)
-        first = args.at(0, "fn") or args.at(0, kind) or EMPTY
+        first = args.get_argument(0, "fn") or args.get_argument(0, kind) or EMPTY
         if kind in _DIRECT and any(not isinstance(item, Text) for item in remove_marks(first)):
-            name = self.single_text(args.at(1, "name") or EMPTY)
+            name = self.get_single_text(args.get_argument(1, "name") or EMPTY)
             return self.register(Registrar(kind, name), CallArguments(positional=(first,)))
         return AbstractValue((Registrar(kind, self._read_uri(args) or name if kind == "resource" else name),))
 
     def _read_uri(self, args: CallArguments) -> str | None:
-        """The URI or URI template of a resource; its ``name`` is only for display."""
+        """Return the URI or URI template of a resource; its ``name`` is only for display."""
         for keyword in ("uri", "uri_template"):
             if keyword in args.keywords:
-                return self.single_text(args.keywords[keyword])
-        return self.single_text(args.positional[0]) if args.positional else None
+                return self.get_single_text(args.keywords[keyword])
+        return self.get_single_text(args.positional[0]) if args.positional else None
 
     def _read_name(self, args: CallArguments) -> str | None:
         value = args.keywords.get("name")
         if value is None and args.positional:
             value = args.positional[0]
-        return self.single_text(value) if value else None
+        return self.get_single_text(value) if value else None
 
     def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
         """Register a function with a server."""
-        value = remove_marks(args.at(0) or EMPTY)
+        value = remove_marks(args.get_argument(0) or EMPTY)
         for item in value:
             name, target = registrar.name, item
             if isinstance(item, Partial) and item.target:

@@ -25,10 +25,10 @@ from pinwarden.contract.entitlements.interpreter.program import PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
 MAX_TEXT = 400
-"""Longer constants are prose, not names, modes or statements."""
+"""Characters up to which a string constant is tracked. A longer one is prose, not a name, file mode or statement."""
 
 MAX_LITERAL = 512
-"""Elements of a literal that are evaluated one by one; a longer literal is treated as data."""
+"""Elements up to which a list or dict literal is evaluated. A longer literal is treated as data."""
 
 _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
 
@@ -69,7 +69,7 @@ class Expressions(Containers):
         }
 
     def evaluate(self, node: ast.expr, frame: PythonFrame) -> AbstractValue:
-        """The value of an expression."""
+        """Return the value of an expression."""
         return self.kinds[type(node)](node, frame)
 
     # Leaves
@@ -90,7 +90,7 @@ class Expressions(Containers):
         return EMPTY
 
     def _evaluate_f_string(self, node: ast.JoinedStr, frame: PythonFrame) -> AbstractValue:
-        """The value of an f-string: its text up to the first unknown part."""
+        """Return the value of an f-string: its text up to the first unknown part."""
         prefix, complete = "", True
         for part in node.values:
             value = self.evaluate(part, frame)
@@ -129,7 +129,7 @@ class Expressions(Containers):
                     self.record_entitlement(frame, kind, node, f"….{function.attr}")
         else:
             callee = self.evaluate(function, frame)
-        args = self._call_arguments(node, frame)
+        args = self._evaluate_arguments(node, frame)
         if not callee:
             unknown = self._call_unknown(node, args)
             if unknown is not None:
@@ -137,15 +137,15 @@ class Expressions(Containers):
         return self.invoke(callee, args, node, frame)
 
     def _call_unknown(self, node: ast.Call, args: CallArguments) -> AbstractValue | None:
-        """Calls of unknown objects whose method name identifies them: a server passed as argument, ``str.join``."""
+        """Evaluate a method call on an unknown object, if the name of the method identifies it, as for ``str.join``."""
         function = node.func
         if not isinstance(function, ast.Attribute):
             return None
         if function.attr in _REGISTERING and not args.positional:
-            name = self.single_text(args.keywords.get("name", EMPTY))
+            name = self.get_single_text(args.keywords.get("name", EMPTY))
             return AbstractValue((Registrar(_REGISTERING[function.attr], name),))
         if function.attr == "add_tool" and args.positional:
-            name = self.single_text(args.at(1, "name") or EMPTY)
+            name = self.get_single_text(args.get_argument(1, "name") or EMPTY)
             return self.register(Registrar("tool", name), args)
         if function.attr == "join" and isinstance(function.value, ast.Constant) and args.positional:
             return self._join_texts(function.value.value, args.positional[0])
@@ -153,14 +153,19 @@ class Expressions(Containers):
 
     def _join_texts(self, separator: object, value: AbstractValue) -> AbstractValue:
         for item in value:
-            if isinstance(item, Container) and item.keys and not item.rest and isinstance(separator, str):
-                parts = [self.single_text(key) for key in item.keys.values()]
+            if (
+                isinstance(item, Container)
+                and item.keys
+                and not item.values_of_unknown_keys
+                and isinstance(separator, str)
+            ):
+                parts = [self.get_single_text(key) for key in item.keys.values()]
                 known = [part for part in parts if part is not None]
                 if len(known) == len(parts):
                     return AbstractValue((Text(separator.join(known)),))
         return EMPTY
 
-    def _call_arguments(self, node: ast.Call, frame: PythonFrame) -> CallArguments:
+    def _evaluate_arguments(self, node: ast.Call, frame: PythonFrame) -> CallArguments:
         if not node.args and not node.keywords:
             return CallArguments()
         positional: list[AbstractValue] = []
@@ -180,11 +185,11 @@ class Expressions(Containers):
                 if isinstance(item, Container):
                     item.readers[self.current] = None
                     keywords.update(item.keys)
-                    spread |= item.rest
+                    spread |= item.values_of_unknown_keys
         return CallArguments(positional=tuple(positional), keywords=keywords, spread=spread)
 
     def _expand_starred(self, value: AbstractValue, positional: list[AbstractValue]) -> AbstractValue:
-        """Append the elements of ``*value`` whose position is known, and return the others."""
+        """Append the elements of ``*value`` whose position is known, and return the elements whose position is not."""
         tables = [item for item in value if isinstance(item, Container)]
         if len(tables) == 1 and len(value) == 1:
             table = tables[0]
@@ -193,7 +198,7 @@ class Expressions(Containers):
             while str(index) in table.keys:
                 positional.append(table.keys[str(index)])
                 index += 1
-            return table.rest
+            return table.values_of_unknown_keys
         return self.list_elements(value)
 
     # Containers
@@ -212,7 +217,7 @@ class Expressions(Containers):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 name: str | None = key.value
             else:
-                name = self.single_text(self.evaluate(key, frame))
+                name = self.get_single_text(self.evaluate(key, frame))
             if value or name is not None:
                 self.put(table, name, value)
         return AbstractValue((table,))
@@ -221,13 +226,13 @@ class Expressions(Containers):
         source.readers[self.current] = None
         for key, value in list(source.keys.items()):
             self.put(table, key, value)
-        self.put(table, None, source.rest)
+        self.put(table, None, source.values_of_unknown_keys)
 
     def _evaluate_list(self, node: ast.List | ast.Tuple | ast.Set, frame: PythonFrame) -> AbstractValue:
         table = self.get_container(frame, node)
         if len(node.elts) > MAX_LITERAL:
             return AbstractValue((table,))
-        fresh = not table.keys and not table.rest
+        fresh = not table.keys and not table.values_of_unknown_keys
         only_texts = bool(node.elts)
         for index, element in enumerate(node.elts):
             value = self.evaluate(element, frame)
@@ -315,7 +320,7 @@ class Expressions(Containers):
     def get_function(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: PythonFrame, name: str
     ) -> Function:
-        """The function that a node defines in a frame."""
+        """Return the function that a node defines in a frame."""
         function = frame.functions.get(id(node))
         if function is None:
             function = Function(node, frame.module, frame, name, frame.qualname + name)
@@ -348,7 +353,7 @@ class Expressions(Containers):
         return AbstractValue((table,))
 
     def list_iterated(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The elements of a value in a loop, including those of iterators in the source."""
+        """Return the elements of a value in a loop, including those of iterators in the source."""
         result = self.list_elements(value)
         for item in value:
             if isinstance(item, Instance):

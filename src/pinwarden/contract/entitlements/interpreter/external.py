@@ -1,4 +1,7 @@
-"""External calls: the catalogue decides their entitlements, and functions passed to them count as called."""
+"""Evaluate calls of code outside the analysed source.
+
+The catalogue says which entitlements such a call needs. A function that is passed to external code counts as called.
+"""
 
 from __future__ import annotations
 
@@ -41,34 +44,34 @@ class ExternalCalls(Registrations):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]  # passed on to InterpreterBase
-        special = self._special
+        special = self._make_method_wrapper
         self.known_calls: dict[str, Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]] = {
             "builtins.getattr": self.evaluate_getattr,
-            "builtins.setattr": self._setattr,
+            "builtins.setattr": self._evaluate_setattr,
             "builtins.__import__": self.import_by_name,
             "importlib.import_module": self.import_by_name,
             "builtins.super": lambda _, __, frame: self.evaluate_super(frame),
             "builtins.globals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
             "builtins.locals": lambda _, __, frame: AbstractValue((Namespace(frame.module),)),
-            "builtins.vars": self._vars,
-            "builtins.next": lambda args, _, __: self.list_elements(args.at(0) or EMPTY),
-            "builtins.type": self._type,
+            "builtins.vars": self._evaluate_vars,
+            "builtins.next": lambda args, _, __: self.list_elements(args.get_argument(0) or EMPTY),
+            "builtins.type": self._evaluate_type,
             "builtins.staticmethod": special("static"),
             "builtins.classmethod": special("class"),
             "builtins.property": special("property"),
             "functools.cached_property": special("property"),
             "inspect.getattr_static": self.evaluate_getattr,
             "functools.wraps": lambda _, __, ___: AbstractValue((ExternalName("functools.wraps()"),)),
-            "functools.wraps()": lambda args, _, __: args.at(0) or EMPTY,
-            "functools.update_wrapper": lambda args, _, __: args.at(0) or EMPTY,
+            "functools.wraps()": lambda args, _, __: args.get_argument(0) or EMPTY,
+            "functools.update_wrapper": lambda args, _, __: args.get_argument(0) or EMPTY,
             "functools.partial": lambda args, _, __: _build_partial(args),
             "functools.partialmethod": lambda args, _, __: _build_partial(args),
             "operator.attrgetter": lambda args, _, __: _build_deferred(_DEFERRED_GET, args),
             "operator.methodcaller": lambda args, _, __: _build_deferred(_DEFERRED_CALL, args),
             _DEFERRED_GET: self._get_deferred,
             _DEFERRED_CALL: self._call_deferred,
-            "builtins.map": self._map,
-            "builtins.filter": self._map,
+            "builtins.map": self._evaluate_map,
+            "builtins.filter": self._evaluate_map,
         }
 
     def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
@@ -88,7 +91,7 @@ class ExternalCalls(Registrations):
         return result | AbstractValue((ExternalName(after),)) if after is not None else result
 
     def record_effect(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> None:
-        """Record what a call needs according to the catalogue."""
+        """Record the entitlements that a call needs according to the catalogue."""
         effect = effects.find_effect(path)
         if not effect.known:
             package = path.partition(".")[0]
@@ -104,7 +107,7 @@ class ExternalCalls(Registrations):
             self.record_entitlement(frame, kind, node, path)
 
     def _resolve_rule(self, rule: str, index: int, args: CallArguments) -> tuple[str, ...]:
-        value = args.at(index, "mode" if rule == "mode" else "sql")
+        value = args.get_argument(index, "mode" if rule == "mode" else "sql")
         if value is None and rule == "mode":
             return effects.find_mode_kinds(None if args.spread else "r")
         texts = self.list_texts(value) if value is not None else []
@@ -115,7 +118,7 @@ class ExternalCalls(Registrations):
         return tuple(sorted(kinds))
 
     def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Call the functions among the arguments, as unknown code may; their results may be returned."""
+        """Follow the functions among the arguments, which external code may call. Returns their possible results."""
         result: AbstractValue = EMPTY
         for index, value in enumerate(args.positional):
             for item in value:
@@ -144,7 +147,7 @@ class ExternalCalls(Registrations):
         if isinstance(item, Class) and item.has_external_base:
             return self.invoke(AbstractValue((item,)), NO_ARGUMENTS, node, frame)
         if isinstance(item, Container):
-            for inner in item.everything():
+            for inner in item.merge_values():
                 if isinstance(inner, Function | BoundMethod | Partial | ExternalName):
                     self._call_passed(inner, NO_ARGUMENTS, node, frame)
         if isinstance(item, ExternalName) and not item.path.endswith(")"):
@@ -155,7 +158,7 @@ class ExternalCalls(Registrations):
         return EMPTY
 
     def _return_arguments(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        result = remove_marks(args.everything())
+        result = remove_marks(args.merge_values())
         if path == "builtins.iter" and len(args.positional) > 1:  # iter(function, sentinel)
             return result | self.invoke(args.positional[0], NO_ARGUMENTS, node, frame)
         if path in ("builtins.sorted", "builtins.max", "builtins.min") and "key" in args.keywords:
@@ -173,23 +176,23 @@ class ExternalCalls(Registrations):
             table = self.get_container(frame, node, "dict")
             for name, value in args.keywords.items():
                 self.put(table, name, value)
-            return AbstractValue((table,)) | (args.at(0) or EMPTY)
+            return AbstractValue((table,)) | (args.get_argument(0) or EMPTY)
         return result
 
     # Functions that the analysis models
 
-    def _special(self, kind: str) -> Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]:
+    def _make_method_wrapper(self, kind: str) -> Callable[[CallArguments, ast.AST, PythonFrame], AbstractValue]:
         def wrap(args: CallArguments, _: ast.AST, __: PythonFrame) -> AbstractValue:
-            value = args.at(0, "fget")
+            value = args.get_argument(0, "fget")
             return AbstractValue((WrappedMethod(kind, value),)) if value else EMPTY
 
         return wrap
 
     def evaluate_getattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """``getattr`` with a constant name gives that attribute; with a computed name, all methods of the object."""
-        value, name = args.at(0) or EMPTY, args.at(1) or EMPTY
+        """Evaluate ``getattr``. If the name of the attribute is computed, the result is every method of the object."""
+        value, name = args.get_argument(0) or EMPTY, args.get_argument(1) or EMPTY
         texts = self.list_texts(name)
-        result = args.at(2) or EMPTY
+        result = args.get_argument(2) or EMPTY
         if texts and all(text.complete for text in texts):
             for text in texts:
                 result |= self.read_attribute(value, text.text, node, frame)
@@ -203,7 +206,7 @@ class ExternalCalls(Registrations):
         return result
 
     def list_methods(self, item: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """All functions of a module, class or object in the source."""
+        """Return all functions of a module, class or object in the source."""
         names: dict[str, AbstractValue] = {}
         if isinstance(item, ModuleItem):
             names = item.module.frame.all_values
@@ -219,8 +222,12 @@ class ExternalCalls(Registrations):
                         result |= AbstractValue((inner,))
         return result
 
-    def _setattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        value, name, content = args.at(0) or EMPTY, self.list_texts(args.at(1) or EMPTY), args.at(2) or EMPTY
+    def _evaluate_setattr(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+        value, name, content = (
+            args.get_argument(0) or EMPTY,
+            self.list_texts(args.get_argument(1) or EMPTY),
+            args.get_argument(2) or EMPTY,
+        )
         for item in value:
             for part in name:
                 if isinstance(item, Instance):
@@ -233,7 +240,7 @@ class ExternalCalls(Registrations):
 
     def import_by_name(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Import a module whose name is a text."""
-        texts = self.list_texts(args.at(0, "name") or EMPTY)
+        texts = self.list_texts(args.get_argument(0, "name") or EMPTY)
         if not texts or not all(text.complete for text in texts):
             self.record_unknown(frame, "the module that is imported is computed", node, "import")
             return EMPTY
@@ -241,14 +248,14 @@ class ExternalCalls(Registrations):
         for text in texts:
             name = text.text
             if name.startswith("."):
-                package = self.list_texts(args.at(1, "package") or EMPTY)
+                package = self.list_texts(args.get_argument(1, "package") or EMPTY)
                 base = package[0].text if package else frame.module.name.rpartition(".")[0]
                 name = base + name
             result |= self.import_module(name, frame, node)
         return result
 
     def import_module(self, name: str, frame: PythonFrame, node: ast.AST) -> AbstractValue:
-        """A module by its full name."""
+        """Return a module by its full name."""
         module = self.module(name)
         if module is None:
             self.evaluate_external(name, node, frame)
@@ -256,16 +263,16 @@ class ExternalCalls(Registrations):
         self.record_call(frame, module.activation, node)
         return AbstractValue((ModuleItem(module),))
 
-    def _vars(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_vars(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if not args.positional:
             return AbstractValue((Namespace(frame.module),))
         return self.read_attribute(args.positional[0], "__dict__", node, frame)
 
-    def _type(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_type(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         if len(args.positional) == 3:
             self.record_unknown(frame, "a class is made at run time", node, "type")
             return EMPTY
-        return AbstractValue(item.cls for item in args.at(0) or EMPTY if isinstance(item, Instance))
+        return AbstractValue(item.cls for item in args.get_argument(0) or EMPTY if isinstance(item, Instance))
 
     def _get_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         *names, value = args.positional
@@ -279,9 +286,9 @@ class ExternalCalls(Registrations):
         method = self.evaluate_getattr(CallArguments(positional=(value, name)), node, frame)
         return self.invoke(method, CallArguments(positional=tuple(arguments), keywords=args.keywords), node, frame)
 
-    def _map(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_map(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         elements = tuple(self.list_elements(value) for value in args.positional[1:])
-        result = self.invoke(args.at(0) or EMPTY, CallArguments(positional=elements), node, frame)
+        result = self.invoke(args.get_argument(0) or EMPTY, CallArguments(positional=elements), node, frame)
         table = self.get_container(frame, node, "map")
         self.put(table, None, result.union(*elements))
         return AbstractValue((table,))
@@ -311,19 +318,19 @@ class Containers(ExternalCalls):
     ) -> AbstractValue:
         """Call a method of a list or dict."""
         table, name = method.table, method.name
-        first, second = args.at(0) or EMPTY, args.at(1, "default") or EMPTY
+        first, second = args.get_argument(0) or EMPTY, args.get_argument(1, "default") or EMPTY
         if name in ("append", "add", "appendleft", "push"):
             self.put(table, None, first)
         elif name in ("insert", "__setitem__"):
-            self.put(table, self.single_text(first), second)
+            self.put(table, self.get_single_text(first), second)
         elif name in ("extend", "update", "extendleft", "union"):
-            self._merge(table, args)
+            self._merge_arguments(table, args)
         elif name in ("get", "pop", "setdefault", "__getitem__"):
             if name == "setdefault":
-                self.put(table, self.single_text(first), second)
+                self.put(table, self.get_single_text(first), second)
             return self.evaluate_subscript_of(AbstractValue((table,)), first, node, frame) | second
         elif name == "items":
-            return self._items(table, node, frame)
+            return self._evaluate_items(table, node, frame)
         elif name == "keys":
             keys = self.get_container(frame, node, "keys")
             for key in table.keys:
@@ -334,37 +341,43 @@ class Containers(ExternalCalls):
         elif name in ("popleft", "popitem"):
             return self.list_elements(AbstractValue((table,)))
         elif name == "sort":
-            self.invoke(args.at(0, "key") or EMPTY, CallArguments(positional=(table.everything(),)), node, frame)
+            self.invoke(
+                args.get_argument(0, "key") or EMPTY, CallArguments(positional=(table.merge_values(),)), node, frame
+            )
         return EMPTY
 
-    def _merge(self, table: Container, args: CallArguments) -> None:
-        for item in args.everything():
+    def _merge_arguments(self, table: Container, args: CallArguments) -> None:
+        for item in args.merge_values():
             if isinstance(item, Container):
                 item.readers[self.current] = None
                 for key, value in list(item.keys.items()):
                     self.put(table, key, value)
-                self.put(table, None, item.rest)
+                self.put(table, None, item.values_of_unknown_keys)
         for name, value in args.keywords.items():
             self.put(table, name, value)
 
-    def _items(self, table: Container, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_items(self, table: Container, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         pair, outer = self.get_container(frame, node, "item"), self.get_container(frame, node, "items")
         table.readers[self.current] = None
         self.put(pair, "0", AbstractValue(Text(key) for key in table.keys))
-        self.put(pair, "1", table.everything())
+        self.put(pair, "1", table.merge_values())
         self.put(outer, None, AbstractValue((pair,)))
         return AbstractValue((outer,))
 
     def evaluate_subscript_of(
         self, value: AbstractValue, key: AbstractValue, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        """The value of ``value[key]``."""
+        """Return the value of ``value[key]``."""
         result: AbstractValue = EMPTY
         for item in value:
             if isinstance(item, Container):
                 item.readers[self.current] = None
-                text = self.single_text(key)
-                result |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
+                text = self.get_single_text(key)
+                result |= (
+                    item.keys.get(text, EMPTY) | item.values_of_unknown_keys
+                    if text is not None
+                    else item.merge_values()
+                )
             elif isinstance(item, Namespace):
                 result |= self._look_up_in_namespace(item, key, node, frame)
             elif isinstance(item, ExternalName):
@@ -380,7 +393,7 @@ class Containers(ExternalCalls):
     def _look_up_in_namespace(
         self, item: Namespace, key: AbstractValue, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        text = self.single_text(key)
+        text = self.get_single_text(key)
         if text is None:
             self.record_unknown(frame, "looks names up by a computed text", node, "globals()")
             return self.list_methods(ModuleItem(item.module), node, frame)

@@ -45,7 +45,7 @@ class AbstractInterpreter(Statements):
     # Modules
 
     def module(self, name: str) -> Module | None:
-        """A module of the server or of an analysed package. Followed once, like an import."""
+        """Return a module of the server or of an analysed package. The first call follows its code, like an import."""
         known = self.modules.get(name)
         if known is not None or name in self.modules:
             return known
@@ -84,18 +84,18 @@ class AbstractInterpreter(Statements):
         """Follow the functions that declare ``global name``. Returns whether there are any."""
         writers = module.global_writers
         if writers is None:
-            writers = module.global_writers = _global_writers(module)
+            writers = module.global_writers = _list_global_writers(module)
         names = writers.get(name)
         if not names:
             return False
-        writers[name] = []  # follow them once: later changes queue them again
+        writers[name] = []  # follow each writer only once here; later changes queue it again
         for function in names:
             value = module.frame.all_values.get(function, EMPTY)
             self._follow_detached(value, module)
         return True
 
     def _follow_detached(self, value: AbstractValue, module: Module, args: CallArguments | None = None) -> None:
-        """Follow functions for what they store or register, without recording a call."""
+        """Follow functions to find the values they store or register, without recording a call of them."""
         detached = PythonFrame(module, module.frame, "")
         detached.activation = Activation("<aside>", module, detached)
         for item in value:
@@ -111,33 +111,33 @@ class AbstractInterpreter(Statements):
                 module = self.module(name)
                 if module is not None and module.tree is not None:
                     self._follow_registering(module, module.tree)
-        self._settle()
+        self._follow_pending()
         for registration in list(self.registrations.values()):
             if registration.kind == "list_tools":
                 module = self.module(registration.module)
                 if module is not None:
-                    self._follow_detached(self.value_of(registration.module, registration.qualname), module)
+                    self._follow_detached(self.find_value(registration.module, registration.qualname), module)
 
     def _follow_registering(self, module: Module, tree: ast.Module) -> None:
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
                 for method in statement.body:
-                    if name := _registers(method):
-                        self._follow_detached(self.value_of(module.name, f"{statement.name}.{name}"), module)
-            elif name := _registers(statement):
-                self._follow_detached(self.value_of(module.name, name), module)
+                    if name := _find_registering_function(method):
+                        self._follow_detached(self.find_value(module.name, f"{statement.name}.{name}"), module)
+            elif name := _find_registering_function(statement):
+                self._follow_detached(self.find_value(module.name, name), module)
 
-    def value_of(self, module_name: str, qualname: str, line: int = 0) -> AbstractValue:
-        """The value of a qualified name. Follows the enclosing functions first."""
+    def find_value(self, module_name: str, qualname: str, line: int = 0) -> AbstractValue:
+        """Return the value of a qualified name, after following the functions that enclose its definition."""
         module = self.module(module_name)
         if module is None:
             return EMPTY
         parts = qualname.split(".<locals>.")
         for depth in range(1, len(parts)):
-            self._follow_detached(self._defined(module, ".<locals>.".join(parts[:depth]), 0), module)
-        return self._defined(module, qualname, line)
+            self._follow_detached(self._find_defined_value(module, ".<locals>.".join(parts[:depth]), 0), module)
+        return self._find_defined_value(module, qualname, line)
 
-    def _defined(self, module: Module, qualname: str, line: int) -> AbstractValue:
+    def _find_defined_value(self, module: Module, qualname: str, line: int) -> AbstractValue:
         definitions = self.definitions.get((module.name, qualname), [])
         same_line = [value for lineno, value in definitions if lineno == line]
         values = same_line or [value for _, value in definitions]
@@ -146,16 +146,16 @@ class AbstractInterpreter(Statements):
             result = self.read_member(module, qualname, module.frame)
         return AbstractValue(_bound_method(item) for item in result)
 
-    def roots(self, handler: Handler) -> dict[Activation, None]:
-        """The activations that a call of the handler starts."""
+    def find_roots(self, handler: Handler) -> dict[Activation, None]:
+        """Return the activations that a call of the handler starts."""
         module = self.module(handler.module)
         if module is None:
             return {}
-        value = self.value_of(handler.module, handler.function, handler.line)
+        value = self.find_value(handler.module, handler.function, handler.line)
         if not value and not self.discovered:
             self.discovered = True
             self.discover()
-            value = self.value_of(handler.module, handler.function, handler.line)
+            value = self.find_value(handler.module, handler.function, handler.line)
         for registration in self.registrations.values():
             if (registration.module, registration.qualname) == (handler.module, handler.function):
                 bound = AbstractValue(item for item in registration.value if isinstance(item, BoundMethod))
@@ -163,10 +163,10 @@ class AbstractInterpreter(Statements):
         begin = PythonFrame(module, module.frame, "")
         begin.activation = Activation("<begin>", module, begin)
         if value:
-            self.invoke(value, self._call_of(handler, value), _NODE, begin)
+            self.invoke(value, self._build_call_arguments(handler, value), _NODE, begin)
         return dict.fromkeys(begin.activation.calls)
 
-    def _call_of(self, handler: Handler, value: AbstractValue) -> CallArguments:
+    def _build_call_arguments(self, handler: Handler, value: AbstractValue) -> CallArguments:
         if handler.case is None:
             return CallArguments()
         request: AbstractValue = AbstractValue((ToolCallParams(handler.case),))
@@ -182,9 +182,9 @@ class AbstractInterpreter(Statements):
     # The complete analysis
 
     def follow(self, handlers: Iterable[Handler]) -> dict[Handler, dict[Activation, None]]:
-        """Follow all handlers, and repeat what depends on changed values until nothing changes."""
-        roots = {handler: self.roots(handler) for handler in handlers}
-        self._settle()
+        """Follow all handlers. Functions that read a changed value are followed again, until no value changes."""
+        roots = {handler: self.find_roots(handler) for handler in handlers}
+        self._follow_pending()
         return roots
 
     def clear(self) -> None:
@@ -204,7 +204,7 @@ class AbstractInterpreter(Statements):
         self.registrations.clear()
         self.pending.clear()
 
-    def _settle(self) -> None:
+    def _follow_pending(self) -> None:
         while self.pending and not self.exhausted:
             activation = next(iter(self.pending))
             del self.pending[activation]
@@ -222,7 +222,7 @@ def _clear_frame(frame: PythonFrame) -> None:
         _clear_frame(cls.body)
     for table in frame.tables.values():
         table.keys.clear()
-        table.rest = EMPTY
+        table.values_of_unknown_keys = EMPTY
         table.readers.clear()
     for mapping in (frame.names, frame.all_values, frame.arguments, frame.readers, frame.outer_names):
         mapping.clear()
@@ -242,8 +242,8 @@ def _bound_method(item: object) -> Function | BoundMethod | Class | WrappedMetho
     return item  # type: ignore[return-value]  # other objects are called unchanged
 
 
-def _registers(node: ast.stmt) -> str:
-    """The name of the function if it registers other functions with a server; otherwise empty."""
+def _find_registering_function(node: ast.stmt) -> str:
+    """Return the name of a function that registers handlers with a server; an empty string for other statements."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return ""
     for statement in node.body:
@@ -255,8 +255,8 @@ def _registers(node: ast.stmt) -> str:
     return ""
 
 
-def _global_writers(module: Module) -> dict[str, list[str]]:
-    """The functions at the top of a module that assign its global names."""
+def _list_global_writers(module: Module) -> dict[str, list[str]]:
+    """Map each global name of a module to the top-level functions that assign it."""
     writers: dict[str, list[str]] = {}
     if module.tree is None or "global" not in module.source.text:
         return writers

@@ -23,48 +23,48 @@ class PythonObject:
 class AbstractValue:
     """An immutable, ordered set of Python objects.
 
-    A ``frozenset`` iterates in the order of hashes and addresses, which differ between processes: limits would then cut
-    off different objects each time, and locks of the same source would differ.
+    The order makes the analysis reproducible. A ``frozenset`` has another order in each process, so limits would drop
+    other objects each time, and two locks of the same source would differ.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_evaluate_items",)
 
     def __init__(self, items: Iterable[PythonObject] = ()) -> None:
-        self._items = dict.fromkeys(items)
+        self._evaluate_items = dict.fromkeys(items)
 
     def __iter__(self) -> Iterator[PythonObject]:
-        return iter(self._items)
+        return iter(self._evaluate_items)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._evaluate_items)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._items
+        return item in self._evaluate_items
 
     def __le__(self, other: AbstractValue) -> bool:
-        return self._items.keys() <= other._items.keys()
+        return self._evaluate_items.keys() <= other._evaluate_items.keys()
 
     def __or__(self, other: AbstractValue) -> AbstractValue:
-        if not other._items or other is self:
+        if not other._evaluate_items or other is self:
             return self
-        if not self._items:
+        if not self._evaluate_items:
             return other
         joined = AbstractValue()
-        joined._items = self._items | other._items
+        joined._evaluate_items = self._evaluate_items | other._evaluate_items
         return joined
 
     def union(self, *others: AbstractValue) -> AbstractValue:
-        """The union with all other values."""
+        """Return the union with all other values."""
         result = self
         for other in others:
             result |= other
         return result
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AbstractValue) and self._items == other._items
+        return isinstance(other, AbstractValue) and self._evaluate_items == other._evaluate_items
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._items))
+        return hash(frozenset(self._evaluate_items))
 
 
 EMPTY = AbstractValue()
@@ -266,18 +266,18 @@ class ImportedName(PythonObject):
 class Container(PythonObject):
     """A list, tuple, set or dict: values under constant keys, and values whose key is unknown."""
 
-    __slots__ = ("closed", "keys", "readers", "rest")
+    __slots__ = ("closed", "keys", "readers", "values_of_unknown_keys")
 
     def __init__(self) -> None:
         self.keys: dict[str, AbstractValue] = {}
-        self.rest: AbstractValue = EMPTY
+        self.values_of_unknown_keys: AbstractValue = EMPTY
         self.closed = False
-        """Contains only constant texts, so that ``in`` can be decided."""
+        """Whether the container has only constant texts, so that the analysis can evaluate ``in``."""
         self.readers: dict[Activation, None] = {}
 
-    def everything(self) -> AbstractValue:
-        """The values under all keys."""
-        return self.rest.union(*self.keys.values()) if self.keys else self.rest
+    def merge_values(self) -> AbstractValue:
+        """Return the union of the values under all keys, known and unknown."""
+        return self.values_of_unknown_keys.union(*self.keys.values()) if self.keys else self.values_of_unknown_keys
 
 
 class ContainerMethod(PythonObject):
@@ -400,8 +400,8 @@ class Namespace(PythonObject):
         return hash(id(self.module))
 
 
-def order(item: PythonObject) -> tuple[int, str, int]:
-    """A sort key, so that the same source always gives the same result."""
+def compute_sort_key(item: PythonObject) -> tuple[int, str, int]:
+    """Return a sort key, so that the same source always gives the same result."""
     rank = _RANKS[type(item)]
     inner = item.function if isinstance(item, BoundMethod) else item
     if isinstance(inner, Function):
@@ -442,4 +442,4 @@ _RANKS: dict[type[PythonObject], int] = {
         )
     )
 }
-"""The order of objects of different classes. Existing locks depend on it where a limit drops objects."""
+"""The sort order of objects of different classes. Changing it would change existing locks in which a limit applies."""

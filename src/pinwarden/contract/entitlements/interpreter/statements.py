@@ -1,4 +1,4 @@
-"""Execute statements, definitions and imports: bindings and reachability."""
+"""Follow statements, definitions and imports: bind names, and find out which code is reached."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ class Definitions(Branches):
         function = self.get_function(node, frame, node.name)
         value: AbstractValue = AbstractValue((function,))
         for decorator in reversed(node.decorator_list):
-            value = self._decorated(decorator, value, function, frame)
+            value = self._apply_decorator(decorator, value, function, frame)
         self.store(frame, node.name, value)
         definitions = self.definitions.setdefault((frame.module.name, function.qualname), [])
         if (node.lineno, value) not in definitions:
             definitions.append((node.lineno, value))
         return True
 
-    def _decorated(self, node: ast.expr, value: AbstractValue, function: Function, frame: PythonFrame) -> AbstractValue:
+    def _apply_decorator(
+        self, node: ast.expr, value: AbstractValue, function: Function, frame: PythonFrame
+    ) -> AbstractValue:
         decorator = self.evaluate(node, frame)
-        if not decorator and self._registered_at_function(node, frame):
+        if not decorator and self._is_register_decorator(node, frame):
             self.record_unknown(frame, "it is called in the place of another function", node, function.qualname)
         if (
             not decorator
@@ -60,7 +62,7 @@ class Definitions(Branches):
             and ast.unparse(node).partition("(")[0].endswith(_CALLBACK_DECORATORS)
         ):
             frame.cls.callback_methods.add(function.name)
-        if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
+        if any(isinstance(item, Registrar) for item in decorator) or self._is_bare_registration(node, decorator):
             for kind, name in self._list_registrars(node, decorator):
                 self.register(Registrar(kind, name), CallArguments(positional=(AbstractValue((function,)),)))
             return value
@@ -83,15 +85,15 @@ class Definitions(Branches):
                 self.record_effect(item.path, CallArguments(), node, frame)
         return value
 
-    def _registered_at_function(self, node: ast.expr, frame: PythonFrame) -> bool:
-        """Whether this is ``@function.register``, which redirects some calls of that function to another one."""
+    def _is_register_decorator(self, node: ast.expr, frame: PythonFrame) -> bool:
+        """Whether a decorator is ``@function.register``, which redirects some calls of ``function`` to another one."""
         target = node.func if isinstance(node, ast.Call) else node
         if not isinstance(target, ast.Attribute) or target.attr != "register":
             return False
         return any(isinstance(item, Function) for item in self.evaluate(target.value, frame))
 
-    def _registers_directly(self, node: ast.expr, decorator: AbstractValue) -> bool:
-        """Whether this is ``@server.tool`` without a call."""
+    def _is_bare_registration(self, node: ast.expr, decorator: AbstractValue) -> bool:
+        """Whether a decorator is ``@server.tool`` without parentheses."""
         if not isinstance(node, ast.Attribute) or node.attr not in _DECORATORS:
             return False
         return not decorator or any(
@@ -136,7 +138,7 @@ class Definitions(Branches):
         return True
 
     def _call_init_subclass(self, cls: Class, node: ast.ClassDef, frame: PythonFrame) -> None:
-        """Creating a subclass calls ``__init_subclass__`` of its bases."""
+        """Follow ``__init_subclass__`` of the bases, which Python calls when it creates a subclass."""
         for base in cls.bases:
             if isinstance(base, Class):
                 for item in self.find_in_class(base, "__init_subclass__", set()):
@@ -187,7 +189,7 @@ class Definitions(Branches):
         return True
 
     def import_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """The value of an import from an external module."""
+        """Return the value of an import from an external module."""
         below = self.module(path)
         if below is not None:
             self.record_call(frame, below.activation, node)
@@ -212,7 +214,7 @@ class Definitions(Branches):
 
 
 def _guess_registrar(node: ast.expr) -> Registrar | None:
-    """What ``@server.prompt(…)`` registers if the server is an unknown object."""
+    """Guess from the name of a decorator, such as ``@server.prompt(…)``, what an unknown object registers."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     kind = node.func.attr
@@ -357,7 +359,7 @@ class Statements(Definitions):
 
     def _assign_attribute(self, target: ast.Attribute, value: AbstractValue, frame: PythonFrame) -> None:
         owner = self.evaluate(target.value, frame)
-        if not owner:  # an unknown object, whose class may call the value
+        if not owner:  # the object is unknown, so its class may call the assigned function
             self.call_passed_functions(CallArguments(positional=(value,)), target, frame)
         for item in owner:
             if isinstance(item, Instance):
@@ -376,9 +378,9 @@ class Statements(Definitions):
         key = self.evaluate(target.slice, frame)
         for item in self.evaluate(target.value, frame):
             if isinstance(item, Container):
-                self.put(item, self.single_text(key), value)
+                self.put(item, self.get_single_text(key), value)
             elif isinstance(item, Namespace):
-                text = self.single_text(key)
+                text = self.get_single_text(key)
                 if text is not None:
                     self.store(item.module.frame, text, remove_marks(value))
             elif isinstance(item, Instance):
@@ -392,7 +394,7 @@ class Statements(Definitions):
             for item in value:
                 if isinstance(item, Container):
                     item.readers[self.current] = None
-                    result |= item.keys.get(str(index), EMPTY) | item.rest
+                    result |= item.keys.get(str(index), EMPTY) | item.values_of_unknown_keys
                 elif isinstance(item, ExternalName):
                     result |= AbstractValue((item,))
             self.assign(element, result, frame)

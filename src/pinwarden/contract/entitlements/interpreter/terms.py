@@ -16,7 +16,7 @@ The largest server measured needs 180. Beyond this limit, the entitlements are r
 """
 
 MAX_DEPTH = 24
-"""Depth of nested calls that are followed immediately; deeper ones are queued. Bounds the interpreter's own stack."""
+"""The depth to which nested calls are followed immediately. Deeper calls are queued, to bound Python's call stack."""
 
 MAX_OBJECTS = 64
 """The limit of objects that one variable may refer to.
@@ -25,11 +25,11 @@ Beyond this limit, texts and containers are dropped, and the variable's entitlem
 """
 
 MAX_TOTAL_RUNS = 5_000
-"""How often functions are followed, counted over all functions."""
+"""How often functions are followed again in total, over all functions."""
 
 
 def compute_max_combinations(activations: int) -> int:
-    """How many argument combinations of one function are analysed separately; further ones are merged.
+    """Return how many argument combinations of one function are analysed separately; further ones are merged.
 
     The larger the program, the coarser the analysis, so that the time stays proportional.
     """
@@ -58,14 +58,14 @@ class CallArguments:
         self.spread = spread
         """Values from ``*`` and ``**`` arguments whose position or name is unknown."""
 
-    def at(self, index: int, keyword: str = "") -> AbstractValue | None:
-        """The argument at a position or with a keyword; None if the call does not have it."""
+    def get_argument(self, index: int, keyword: str = "") -> AbstractValue | None:
+        """Return the argument at a position or with a keyword; None if the call does not have it."""
         if index < len(self.positional):
             return self.positional[index]
         return self.keywords.get(keyword)
 
-    def everything(self) -> AbstractValue:
-        """The union of all arguments."""
+    def merge_values(self) -> AbstractValue:
+        """Return the union of all arguments."""
         return self.spread.union(*self.positional, *self.keywords.values())
 
 
