@@ -1,1 +1,4 @@
-"""Comparisons with floors and peers, in one run, as ratios. Absolute times mean nothing on a shared machine."""
+"""Benchmarks that compare Pinwarden with a baseline in the same run.
+
+Results are ratios, because absolute times are not comparable between runs on a shared machine.
+"""

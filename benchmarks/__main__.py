@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME…]`` runs all reports, or those named."""
+"""Run the benchmarks: ``python -m benchmarks [NAME…]`` runs all reports, or only the named ones."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pinwarden.system.files import file_digest
 
 SIZE = 200_000_000
 MIN_THROUGHPUT = 0.7
-"""The minimum share of openssl's throughput. Times are compared, so the limit is its inverse."""
+"""The required throughput, as a share of openssl's. The goal compares times, so its limit is the inverse of this."""
 
 
 def hashing_report() -> str:

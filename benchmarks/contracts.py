@@ -25,7 +25,7 @@ def tool_{number}(path: str, limit: int = 10, unit: str = "C") -> str:
 
 
 def checking_report() -> str:
-    """``contract check`` of an unchanged server of 200 tools against importing it."""
+    """Compare ``contract check`` of an unchanged server of 200 tools with importing the server."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "server.py").write_text(_HEAD + "".join(_TOOL.format(number=index) for index in range(TOOLS)))
@@ -48,7 +48,7 @@ def checking_report() -> str:
 
 
 def contracts_report() -> str:
-    """Generating, writing, reading and checking a lockfile, per tool, as it grows."""
+    """Measure how the time per tool for generating and checking a lockfile grows with the number of tools."""
 
     def generate_and_check(count: int) -> Callable[[], object]:
         contracts = {f"tool_{number}": _contract(number) for number in range(count)}

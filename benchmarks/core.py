@@ -135,7 +135,7 @@ def parse_report() -> str:
             baseline="json.loads + duplicate hook",
             rounds=15,
         )
-        # No goal for the lock: with many short strings, the standard library is at its best.
+        # The lock has no goal: it has many short strings, which the standard library parses fastest.
         goal = Goal(name="pinwarden", against="json.loads + duplicate hook", at_most=0.8)
         goals = [] if texts is lock else [goal]
         reports.append(table(f"Strict parse: {name}", rows, len(texts), goals))

@@ -20,7 +20,7 @@ def report() -> str:
 
 
 def is_suspected(surface: Surface, neighbours: Iterable[tuple[str, Surface]] = ()) -> bool:
-    """Whether the scan warns under one of our own codes."""
+    """Whether the scan reports a warning with one of Pinwarden's own codes."""
     return any(
         finding.severity == "warning" and finding.code in MESSAGES for finding in scan(surface, tuple(neighbours))
     )

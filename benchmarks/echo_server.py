@@ -25,10 +25,10 @@ COMPACT = b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":
 SPACED = b'{"jsonrpc": "2.0", "id": %s, "result": {"content": [{"type": "text", "text": "hi"}]}}\n'
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}\n'
 REPORT = b"report-progress"
-"""In the arguments of a call: the server reports progress once before it answers."""
+"""If the arguments of a call contain this text, the server reports progress once before it responds."""
 
 
-def _answer(line: bytes) -> bytes:
+def _respond(line: bytes) -> bytes:
     """Respond in the encoding of the request, with minimal work for a call."""
     match = _ID.search(line)
     if match is not None and b'"tools/call"' in line:
@@ -48,7 +48,7 @@ def main() -> None:
     rest = b""
     while chunk := os.read(0, 1 << 16):
         *lines, rest = (rest + chunk).split(b"\n")
-        answers = b"".join(_answer(line) for line in lines if line)
+        answers = b"".join(_respond(line) for line in lines if line)
         if answers:
             os.write(1, answers)
 

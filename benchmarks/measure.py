@@ -1,4 +1,7 @@
-"""Interleaved rounds and medians of per-round ratios, which are robust on a noisy machine."""
+"""Measure and compare candidates in interleaved rounds.
+
+The result is the median of the ratios within each round, which is robust against other load on the machine.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def compare(candidates: Mapping[str, Callable[[], object]], *, baseline: str, ro
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for run in candidates.values():
         run()  # warm up: imports, caches
-    gc.freeze()  # objects of imported packages must not slow down garbage collection
+    gc.freeze()  # so that garbage collection skips the objects of imported packages
     for round_number in range(rounds):
         names = list(candidates)
         for name in names[round_number % len(names) :] + names[: round_number % len(names)]:
@@ -80,7 +83,7 @@ class Goal:
     at_most: float
 
     def verdict(self, rows: list[Row]) -> str:
-        """One line: the measured ratio, the limit, and whether the goal is met."""
+        """Return one line with the measured ratio, the limit, and whether the goal is met."""
         ratios = {row.name: row.ratio for row in rows}
         ratio = ratios[self.name] / ratios[self.against]
         measured, limit = f"{ratio:.2f}x", f"at most {self.at_most:g}x"

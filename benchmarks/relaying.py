@@ -324,7 +324,7 @@ def _throughput(targets: list[Target], server_kind: str, *, is_goal: bool) -> st
 
 
 def _starting(folder: Path) -> str:
-    """Time to the first response, without the time that the server takes."""
+    """Measure the time to the first response, without the time that the server itself needs."""
     seconds: dict[str, list[float]] = {"python -c pass": [], DIRECT: [], OURS: []}
     commands = {DIRECT: SERVER, OURS: [str(BIN / "pinwarden"), "run", "--", *SERVER]}
     for number in range(16):

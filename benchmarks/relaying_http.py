@@ -149,7 +149,7 @@ def _throughput(targets: list[Target]) -> str:
 
 
 def _time_pipelined_calls(target: Target) -> float:
-    """Seconds for ``PIPELINED_CALLS`` calls on ``IN_FLIGHT`` connections."""
+    """Measure the seconds for ``PIPELINED_CALLS`` calls on ``IN_FLIGHT`` connections."""
     selector = selectors.DefaultSelector()
     connections = [target.connect() for _ in range(IN_FLIGHT)]
     for connection in connections:
@@ -248,7 +248,7 @@ def _wait_until_listening(port: int) -> None:
 
 @contextmanager
 def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
-    """The gateway as a user starts it, with a locked server and its audit log."""
+    """Start the gateway as a user does, with a locked server and an audit log."""
     root = folder / "project"
     root.mkdir()
     (root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bench": {"type": "http", "url": url}}}))

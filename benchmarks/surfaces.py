@@ -20,7 +20,7 @@ SLOW_SERVER = Path(__file__).parent / "waiting_server.py"
 
 
 def listing(count: int, *, changed_every: int = 0) -> dict[str, Any]:
-    """Real tools under many names. Every ``changed_every``-th has a changed description."""
+    """Build a listing of ``count`` real tools under new names. Every ``changed_every``-th has another description."""
     real = real_tools()
     tools = []
     for index in range(count):
@@ -73,7 +73,7 @@ def growth_report() -> str:
 
 
 def probing_report() -> str:
-    """Twenty servers that, like real ones, take a second to start."""
+    """Compare probing twenty servers at once with probing one. Each server takes a second to start."""
     targets = [StdioTarget(command=(sys.executable, str(SLOW_SERVER))) for _ in range(20)]
     options = ProbeOptions(allow_execute=True, timeout=60)
     rows = compare(

@@ -1,4 +1,4 @@
-"""A stdio server that waits a second before it answers, as servers do that load a framework or contact a service."""
+"""A stdio server that waits a second before it responds, like a server that loads a framework or contacts a service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writes docs/reference/api-surface-hash.vectors.json. ``--check`` only compares.
+"""Generate the test vectors of the API surface hash, ``docs/reference/api-surface-hash.vectors.json``.
 
-The cases are here, the expected values come from the code. They count only because a second implementation, in
-tests/surface/api_surface_oracle.mjs, has to find the same ones.
+This file has the cases, and Pinwarden's code computes the expected values. A test compares them with a second
+implementation, ``tests/surface/api_surface_oracle.mjs``. With ``--check``, nothing is written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TARGET = REPOSITORY / "docs" / "reference" / "api-surface-hash.vectors.json"
 
 
 def schema_of(text: str) -> str:
-    """Return the text of a list with one tool ``t`` of that input schema."""
+    """Return the JSON text of a list with one tool ``t`` that has this input schema."""
     return '[{"name":"t","inputSchema":' + text + "}]"
 
 
 def every_place(required: str) -> str:
-    """Return the text of a list with one tool whose schema has that ``required`` in every place for a schema."""
+    """Return the JSON text of one tool with this ``required`` in every keyword that can contain a schema."""
     inner = f'{{"required":{required}}}'
     one = "additionalItems additionalProperties contains contentSchema else if items not propertyNames then"
     several = "allOf anyOf oneOf prefixItems"

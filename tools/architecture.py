@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg: the packages of src/pinwarden and the imports between them, read from the code."""
+"""Draw ``docs/architecture.svg``: the packages of ``src/pinwarden`` and the imports between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = (
     ("system",),
     ("core",),
 )
-"""From the top down. A package imports only packages below it."""
+"""The packages of each layer, from the top down. A package imports only packages below it."""
 
 Import = tuple[str, str]
 """The importing and the imported module or package."""
@@ -131,7 +131,7 @@ class _Box:
 
 
 def drawing(source: Path = SOURCE) -> str:
-    """Return the picture. The same code gives the same bytes."""
+    """Render the picture as SVG. The same code always gives the same bytes."""
     known = modules(source)
     boxes, place_of = _boxes(known)
     edges = Counter((place_of[a], place_of[b]) for a, b in sorted(imports(known)) if a in place_of and b in place_of)
@@ -141,7 +141,7 @@ def drawing(source: Path = SOURCE) -> str:
 
 
 def _boxes(known: Mapping[str, Path]) -> tuple[dict[str, _Box], dict[str, str]]:
-    """Return the boxes by name, and the box of each module. The package's own two files are in none."""
+    """Return the boxes by name, and the name of the box of each module. Top-level modules have no box."""
     place_of, files = {}, Counter[str]()
     for module, path in known.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -157,7 +157,7 @@ def _boxes(known: Mapping[str, Path]) -> tuple[dict[str, _Box], dict[str, str]]:
 
 
 def _laid_out(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> list[list[_Box]]:
-    """1. A layer per row. 2. Each row in the order that crosses least. 3. Each row as wide as the picture."""
+    """Place the boxes: one row per layer, ordered so that few lines cross, and spread over the width of the picture."""
     layers = [[box for box in boxes.values() if box.package in packages] for packages in LAYERS]
     layers = [row for row in layers if row]
     for index, row in enumerate(layers):
@@ -173,7 +173,7 @@ def _laid_out(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> list[li
 
 
 def _pull(box: _Box, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> float:
-    """Return the position of a box if its links were springs."""
+    """Compute the horizontal position to which the lines of a box would pull it if they were springs."""
     total = weight = 0.0
     for (a, b), count in links.items():
         ends = (boxes[a], boxes[b])
@@ -252,7 +252,7 @@ def _box(box: _Box) -> str:
 
 
 def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[str]:
-    """The heaviest lines first, so that thin ones are drawn over them."""
+    """Yield the lines as SVG, the thickest first, so that thinner lines are drawn over them."""
     leaves = {name: _ports(name, 0, boxes, links) for name in boxes}
     enters = {name: _ports(name, 1, boxes, links) for name in boxes}
     for (a, b), count in sorted(links.items(), key=lambda link: (-link[1], link[0])):

@@ -1,7 +1,7 @@
-"""Prints figures about the size and the shape of the code: ``python -m tools.code_metrics [CHECKOUT ...]``.
+"""Print metrics of the size and structure of the code: ``python -m tools.code_metrics [CHECKOUT ...]``.
 
-With several checkouts (for example one of an older commit) the figures stand side by side. How many modules a command
-or a call crosses at run time is counted by ``tools/trace_flows.py``.
+With several checkouts, for example of an older commit, there is one column for each. ``tools/trace_flows.py`` counts
+the modules that a command or a call uses at run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRY_POINTS = {
     f"{PACKAGE}.system.exec_guard",
 }
 LOADED_BY_NAME = tuple(f"{PACKAGE}.cli.{folder}." for folder in ("commands", "completion", "render"))
-"""Modules below these are imported by the name of a command, a shell or an output format."""
+"""Packages whose modules are imported dynamically, by the name of a command, a shell or an output format."""
 SHORT_MODULE = 40
 COLUMN = 12
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(source: Path) -> dict[str, str]:
-    """Labels and figures for the package below ``source``."""
+    """Compute the metrics of the package below ``source``, by label."""
     texts = {_module_name(path, source): path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
     trees = {name: ast.parse(text) for name, text in texts.items()}
     lines = {name: len(text.splitlines()) for name, text in texts.items()}
@@ -60,7 +60,7 @@ def measure(source: Path) -> dict[str, str]:
 
 
 def imported_modules(tree: ast.Module, known: Container[str]) -> set[str]:
-    """Those of the known modules that a module imports anywhere in its text, also inside functions."""
+    """Return the known modules that a module imports, at its top level or inside functions."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -72,7 +72,7 @@ def imported_modules(tree: ast.Module, known: Container[str]) -> set[str]:
 
 
 def reachable_modules(imports: dict[str, set[str]]) -> set[str]:
-    """Modules that the entry points import, directly or through others."""
+    """Return the modules that the entry points import, directly or indirectly."""
     reached: set[str] = set()
     pending = [name for name in imports if name in ENTRY_POINTS or name.startswith(LOADED_BY_NAME)]
     while pending:
@@ -90,7 +90,7 @@ def _module_name(path: Path, source: Path) -> str:
 
 
 def _imports_inside_packages(trees: dict[str, ast.Module]) -> tuple[int, int]:
-    """Imports that stay in a package, of all except those of ``core`` and ``system``, which everything uses."""
+    """Count imports within one package, and all imports. Imports of ``core`` and ``system`` are left out."""
     inside = total = 0
     for name, tree in trees.items():
         package = name.split(".")[1:2]
@@ -104,7 +104,10 @@ def _imports_inside_packages(trees: dict[str, ast.Module]) -> tuple[int, int]:
 
 
 def _functions_referenced_once(trees: dict[str, ast.Module]) -> int:
-    """Functions and methods whose name occurs once besides the definition (by name, so a lower bound)."""
+    """Count functions and methods whose name occurs only once apart from their definition.
+
+    Names are compared without their class, so this is a lower bound.
+    """
     defined: Counter[str] = Counter()
     used: Counter[str] = Counter()
     for tree in trees.values():

@@ -164,8 +164,8 @@ def _record() -> Schema:
 
 
 def _file(path: re.Pattern[str]) -> Schema:
-    """A file beside the lock, which the lock names with its digest."""
-    pattern = path.pattern.replace('\\"', '"')  # with that escape not every dialect reads it
+    """Return the schema of a reference in the lock to a file next to it, with the digest of that file."""
+    pattern = path.pattern.replace('\\"', '"')  # some regex dialects do not support this escape
     return members({"path": {"type": "string", "pattern": f"^{pattern}$"}, "digest": ref("digest")})
 
 

@@ -1,4 +1,4 @@
-"""The page of findings: code, level and meaning, from the tables beside the code that reports them."""
+"""Generate the page of findings from the tables in the modules that report them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _sentence(text: str) -> str:
 
 
 class Section(Record):
-    """Findings that belong together."""
+    """A section of the page: related findings under one heading."""
 
     heading: str
     commands: str

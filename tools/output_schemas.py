@@ -1,4 +1,4 @@
-"""JSON Schemas of the output of each command with --format json. A schema names all members of every object."""
+"""JSON Schemas for the ``--format json`` output of each command. A schema lists all members of every object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def error() -> Schema:
     return document(
         "error:1",
         "An error of any command under --format json",
-        "Printed on stdout in place of the command's own output; the exit code tells more.",
+        "Printed on stdout instead of the command's own output if the command fails.",
         exactly({"error": error}),
     )
 
@@ -40,4 +40,4 @@ OUTPUTS: dict[str, Callable[[], Schema]] = {
     **{command.replace(" ", "-"): schema for command, schema in _BY_COMMAND.items()},
     "error": error,
 }
-"""By the name of the file: that of the command, with dashes."""
+"""The function that builds each schema, by file name: the name of the command, with dashes for spaces."""

@@ -38,7 +38,7 @@ def members(required: dict[str, Schema], optional: dict[str, Schema] | None = No
 
 
 def exactly(required: dict[str, Schema], optional: dict[str, Schema] | None = None, **more: Any) -> Schema:
-    """An object with exactly these members."""
+    """Return the schema of an object with exactly these members."""
     return members(required, optional, additionalProperties=False, **more)
 
 

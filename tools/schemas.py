@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of the documents that Pinwarden reads and the JSON that it prints.
 
-Written to docs/reference/schemas by tools/reference_docs.py. Everything that the code enumerates is taken from the
-code. Documents are open, because they keep members that are not known; what is printed is not.
+``tools/reference_docs.py`` writes them to ``docs/reference/schemas``. Lists of allowed values are taken from the code.
+Schemas for documents allow unknown members, which Pinwarden preserves. Schemas for printed JSON do not.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def fetch() -> Schema:
         {"server": FULL_TEXT, "packages": COUNT, "environment": FULL_TEXT, "scripts": array(FULL_TEXT)},
     )
     body = exactly({"servers": array(server), "findings": array(ref("row"))})
-    return output("fetch", body, "Which servers are ready to run, and why others are not.", row=report_row())
+    return output("fetch", body, "The servers that are ready to run, and why others are not.", row=report_row())
 
 
 def enforce() -> Schema:
@@ -75,7 +75,7 @@ def enforce() -> Schema:
     return output(
         "enforce",
         {"oneOf": [edited, exactly({"undone": array(undone, minItems=1), "findings": array(ref("row"))})]},
-        "Which entries are started through pinwarden run, and the edits; with --undo, which no longer are.",
+        "The entries that clients start through pinwarden run, or with --undo no longer do, and the edits.",
         row=report_row(),
     )
 
@@ -95,7 +95,7 @@ def sbom() -> Schema:
     return output(
         "sbom",
         {"oneOf": [report, ref("cyclonedx"), ref("spdx")]},
-        "With --output, what was exported; without it, the document itself, which CycloneDX or SPDX define.",
+        "With --output, a summary of the export. Without it, the CycloneDX or SPDX document itself.",
         cyclonedx=cyclonedx,
         spdx=spdx,
     )
@@ -118,7 +118,9 @@ def advisories_() -> Schema:
     )
     body = exactly({"packages": COUNT, "findings": array(finding), "not_looked_up": array(TEXT)})
     return output(
-        "advisories", body, "What was looked up, which records are about it, and what could not be looked up."
+        "advisories",
+        body,
+        "The packages that were looked up, their advisories, and packages that could not be looked up.",
     )
 
 

@@ -36,7 +36,7 @@ def ci() -> Schema:
     return output(
         "ci",
         body,
-        "What was checked, what failed, what could not be checked, what is only noted, and what was not looked at.",
+        "The checks that were made, their findings and notes, and checks that were skipped or could not be completed.",
         row=report_row(),
     )
 

@@ -40,7 +40,7 @@ def lock() -> Schema:
         "findings": array(ref("row")),
     }
     return output(
-        "contract lock", exactly(body), "What was locked, and where the code denies what it says.", row=report_row()
+        "contract lock", exactly(body), "The locked tools, and code that contradicts its annotations.", row=report_row()
     )
 
 
@@ -60,7 +60,7 @@ def check() -> Schema:
     return output(
         "contract check",
         exactly(body, _SEALED),
-        "Whether the server matches its contract: mcp-fusion's result, all changes, the token costs.",
+        "Whether the server matches its contract: MCP Fusion's result, all changes, and the token costs.",
         row=report_row(),
     )
 
@@ -82,7 +82,7 @@ def tokens() -> Schema:
     return output(
         "contract tokens",
         exactly({**whole, "findings": array(ref("row"))}),
-        "What each tool costs in every conversation, and what is over the budget.",
+        "The tokens that each tool costs in every conversation, and the tools that exceed the budget.",
         row=report_row(),
     )
 
@@ -108,7 +108,7 @@ def explain() -> Schema:
     return output(
         "contract explain",
         exactly(body),
-        "How each fact is known, and what the code of each tool reaches.",
+        "How each fact is known, and the entitlements of each tool's code.",
         row=report_row(),
         reach=reach,
     )
@@ -116,7 +116,9 @@ def explain() -> Schema:
 
 def verify_signature() -> Schema:
     return output(
-        "contract verify-signature", exactly({"signers": array(DID, minItems=1), "serverName": TEXT}), "Who signed it."
+        "contract verify-signature",
+        exactly({"signers": array(DID, minItems=1), "serverName": TEXT}),
+        "The keys that signed the contract.",
     )
 
 
@@ -146,11 +148,11 @@ def diff() -> Schema:
         "tokens": or_null(_tokens()),
         "notes": array(FULL_TEXT),
     }
-    return output("contract diff", exactly(body), "What changed, how severe it is, and what it costs.")
+    return output("contract diff", exactly(body), "The changes with their severity, and the change of token costs.")
 
 
 def verified_contract() -> Schema:
-    """What ``pinwarden verify --contract`` prints."""
+    """Return the schema of the output of ``pinwarden verify --contract``."""
     return exactly(
         {
             "contract": exactly({"serverName": TEXT, "surfaceDigest": SHA256}),

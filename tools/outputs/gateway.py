@@ -28,7 +28,7 @@ from tools.schema_words import (
 
 
 def review() -> Schema:
-    """A blocked change: pending review, or decided."""
+    """Return the schema of a blocked change, which is pending review or decided."""
     texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
     return exactly(
         {
@@ -105,7 +105,7 @@ def audit_tail() -> Schema:
 
 def audit_export() -> Schema:
     head = exactly({"number": COUNT, "hash": SHA256})
-    description = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is stored."
+    description = "Printed after an export to a file. The exported file is JSON Lines, with one stored entry per line."
     return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), description)
 
 
@@ -118,7 +118,9 @@ def gateway() -> Schema:
             "unapproved": array(FULL_TEXT),
         },
     )
-    return output("gateway", body, "Printed when the gateway begins to serve: the addresses, and what is not served.")
+    return output(
+        "gateway", body, "Printed when the gateway starts: its addresses, and the servers that are not served."
+    )
 
 
 def gateway_token() -> Schema:
@@ -131,7 +133,7 @@ def gateway_token() -> Schema:
             "revoked_at": or_null(FULL_TEXT),
         }
     )
-    description = "The tokens that were added, listed or revoked. The token itself is included only when it is added."
+    description = "The tokens that were added, listed or revoked. The secret is included only for an added token."
     return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), description)
 
 

@@ -26,7 +26,7 @@ from tools.schema_words import (
 
 
 def trust_command(command: str) -> Callable[[], Schema]:
-    """What every trust command prints: the whole store."""
+    """Return a function that builds the schema of a trust command's output: the whole trust store."""
     who = {"key_id": DID, "name": TEXT, "roles": array(one_of(ALL_ROLES))}
     registry = exactly(
         {
@@ -85,7 +85,7 @@ def install() -> Schema:
             "entries": entries,
         }
     )
-    description = "What was installed, or why it was refused, with every step; for an image, its digest."
+    description = "The installed bundle or image, or the reason of the refusal, with the result of every step."
     return output("install", {"oneOf": [accepted, refused, image]}, description, line=line)
 
 

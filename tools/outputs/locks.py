@@ -83,7 +83,7 @@ def init() -> Schema:
             "findings": array(finding),
         }
     )
-    description = "What is configured, what is locked, what needs a decision, and the findings."
+    description = "The configured servers, the locked servers, the servers that need a decision, and the findings."
     return output("init", body, description, row=report_row())
 
 
@@ -120,7 +120,7 @@ def pin() -> Schema:
         "unpinned": array(exactly({**where, "reason": TEXT})),
         "diff": or_null(FULL_TEXT),
     }
-    return output("pin", exactly(body), "What was pinned, or would be: the diff shows the edits that were not written.")
+    return output("pin", exactly(body), "The pinned servers, or with --dry-run the edits that would pin them.")
 
 
 def remove() -> Schema:
@@ -137,7 +137,7 @@ def approve() -> Schema:
     return output(
         "approve",
         {"oneOf": [shown, done]},
-        "What would be approved, or with --yes what was, by whom and why, and the warnings of the scan.",
+        "The changes to approve, or with --yes the approved ones, by whom and why, and the warnings of the scan.",
         change=surface_change(),
         row=report_row(),
     )
@@ -169,7 +169,7 @@ def verify() -> Schema:
     return output(
         "verify",
         {"oneOf": [body, contracts.verified_contract()]},
-        "What the metadata proves, what it only claims, what is missing; with --contract, how the server differs.",
+        "Verified, claimed and missing evidence; with --contract, the differences between server and contract.",
         manifest=manifest(),
         row=report_row(),
         **used,

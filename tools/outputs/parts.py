@@ -44,7 +44,7 @@ POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}
 KEY: Schema = {"type": "string", "pattern": ":"}
 """The key of an entry in a lock: name and client."""
 ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
-"""Subjects of changes and findings."""
+"""The values of ``entity`` in changes and findings."""
 
 
 WITH_NEXT_COMMAND = ("status", "list", "init", "ci", "doctor", "prove", "update", "scan")
@@ -52,7 +52,7 @@ NEXT_COMMAND: Schema = {"type": "string", "description": "The command to run nex
 
 
 def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
-    """The schema of a command's output. The default description is the command's line in --help."""
+    """Return the schema of a command's output. The default description is the command's line in ``--help``."""
     name = command.replace(" ", "-")
     description = description or f"{COMMANDS[command]}."
     if command in WITH_NEXT_COMMAND:
@@ -61,7 +61,7 @@ def output(command: str, body: Schema, description: str | None = None, **definit
 
 
 def report_row() -> Schema:
-    """A finding."""
+    """Return the schema of a finding."""
     return exactly(
         {"code": CODE, "severity": LEVEL, "entity": FULL_TEXT, "name": TEXT, "path": TEXT, "message": TEXT},
         {"before": TEXT, "after": TEXT, "file": FULL_TEXT, "line": {"type": "integer", "minimum": 1}},
@@ -88,7 +88,7 @@ def surface_change() -> Schema:
 
 
 def problem() -> Schema:
-    """A problem of a lock."""
+    """Return the schema of a problem in a lock."""
     return exactly(
         {
             "code": one_of(PROBLEMS),
@@ -115,7 +115,7 @@ def config_action(*actions: str) -> Schema:
 
 
 def evidence_row() -> Schema:
-    """One piece of evidence: verified, claimed or missing, in ToolPin's words."""
+    """Return the schema of one piece of evidence, which ToolPin calls verified, claimed or missing."""
     texts = ("source", "claim", "verificationMethod", "trustAnchor", "verifiedAt", "failureReason")
     return exactly(
         {"code": CODE, "status": one_of(("passed", "declared", "failed", "unavailable")), "message": TEXT},

@@ -45,7 +45,7 @@ def policy_generate() -> Schema:
     }
     left = exactly({**seen, "code": one_of(proposal.OMISSION_REASONS), "reason": FULL_TEXT})
     body = exactly({"policy": FULL_TEXT, "digest": SRI, "allow": array(exactly(seen)), "left_out": array(left)})
-    return output("policy generate", body, "The policy as TOML, what it allows, and what was left out and why.")
+    return output("policy generate", body, "The policy as TOML, the values it allows, and omitted values with reasons.")
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

@@ -30,7 +30,7 @@ from tools.schema_words import (
 
 
 def diff() -> Schema:
-    return output("diff", exactly(diff_members()), "What changed between two surfaces.", change=surface_change())
+    return output("diff", exactly(diff_members()), "The changes between two surfaces.", change=surface_change())
 
 
 def inspect() -> Schema:
@@ -56,7 +56,7 @@ def inspect() -> Schema:
     return output(
         "inspect",
         {"oneOf": [exactly({"surface": ref("surface"), "digests": ref("digests")}), two_clients]},
-        "The surface and its digests; with --compare-client, how the answers to two clients differ.",
+        "The surface and its digests; with --compare-client, the differences between the surfaces for two clients.",
         surface=surface_body(),
         digests=digests,
         change=surface_change(),
@@ -85,7 +85,7 @@ def digest() -> Schema:
     good = exactly({"name": TEXT, "digest": SHA256})
     bad = exactly({"name": ANYTHING, "error": exactly({"code": one_of(CODES), "message": TEXT})})
     body = exactly({"profile": one_of(TOOL_PROFILES), "tools": array({"oneOf": [good, bad]})})
-    return output("digest", body, "The digest of each tool, or why it has none.")
+    return output("digest", body, "The digest of each tool, or the reason why a tool has none.")
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

@@ -69,7 +69,7 @@ def _find_valid_token(transaction: Transaction, token: str | None, moment: int) 
 
 
 def hash_token(text: str) -> str:
-    """Return the stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
+    """Hash a token for storage. Tokens are long random values, so a plain hash is sufficient."""
     return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
@@ -132,7 +132,7 @@ def _build_audit_row(registry: Registry, caller: Caller, action: str, subject: s
         moment=registry.now_ms(),
         action=action,
         namespace=caller.token.namespace,
-        token=None,  # its use was counted on authentication
+        token=None,  # authentication already counted the use of the token
         key_id=key_id,
         subject=subject[:200],
         outcome=DONE,
@@ -245,7 +245,7 @@ def _token_to_json(token: PublisherToken) -> dict[str, Any]:
 
 
 def report_audit_log(registry: Registry, limit: int) -> Report:
-    """Return the latest rows of the registry's audit log, newest first."""
+    """Report the latest rows of the registry's audit log, newest first."""
     with registry.database.transaction() as transaction:
         entries = publishers.list_audit(transaction, limit)
     rows = [

@@ -37,7 +37,7 @@ class ArchiveStore(ABC):
         return data
 
     def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
-        """Return the file of an archive, to send it without loading it into memory; None if the store has no files."""
+        """Return the path of an archive's file; None if the archive is not stored in a file."""
         return None
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to close
@@ -60,11 +60,11 @@ class FolderArchiveStore(ArchiveStore):
         self._folder = folder
 
     def has(self, cid: str) -> bool:
-        """Whether the file is there."""
+        """Whether the folder has the file of this archive."""
         return self._path(cid).is_file()
 
     def find_path(self, cid: str) -> Path | None:
-        """Return the file, if it is there."""
+        """Return the path of an archive's file; None if the archive is not stored."""
         return self._path(cid) if self.has(cid) else None
 
     def _put(self, cid: str, data: bytes) -> None:

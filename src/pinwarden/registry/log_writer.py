@@ -184,7 +184,7 @@ def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
 
 
 def build_rotation_report(change: KeyChange, count: int) -> Report:
-    """The report of ``pinwarden registry rotate-key``."""
+    """Build the report of ``pinwarden registry rotate-key``."""
     return Report(
         command="registry rotate-key",
         subject=change.log_id,

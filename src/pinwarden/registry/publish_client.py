@@ -1,4 +1,4 @@
-"""The publisher's side: sign a request, send it, and report the registry's response."""
+"""Send a publisher's requests to a registry: sign a request, send it, and report the response."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PublishOptions(Record):
 
 
 def publish_bundle(options: PublishOptions) -> Report:
-    """The report of ``pinwarden publish``.
+    """Publish a bundle, and return the report of ``pinwarden publish``.
 
     1. Verify every byte of the bundle.
     2. Upload the archive under its CID.
@@ -58,7 +58,7 @@ def publish_bundle(options: PublishOptions) -> Report:
     check_version(descriptor.version)
     registry = options.registry
     identity = fetch_identity(registry, options.registry_key)
-    if not options.allow_older:  # newer registries check this as well
+    if not options.allow_older:  # registries of older releases do not check this themselves
         present = _find_channel_version(registry, descriptor.name, options.channel)
         refuse_older(descriptor.name, descriptor.version, options.channel, present)
     archive_cid = str(blob_cid(opened.archive))
@@ -85,7 +85,7 @@ def publish_bundle(options: PublishOptions) -> Report:
 
 
 def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
-    """Return the channel's version according to the registry; None if it has none."""
+    """Ask the registry for the current version of a channel; None if the channel has none."""
     data = registry.find(names.tool_path(tool))
     if data is None:
         return None
@@ -99,7 +99,7 @@ def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> st
 
 
 def _parse_event(response: Any) -> dict[str, Any] | None:
-    """Return the ``event`` of the response; None from registries of older releases."""
+    """Return the ``event`` member of the response; None if the registry is older and does not send it."""
     reader = DocumentReader(response, "response")
     if "event" not in reader.value:
         return None
@@ -159,19 +159,19 @@ def _describe_outcome(options: PublishOptions, version: PublishedVersion, event:
 
 
 def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIdentity:
-    """Return the registry's identity. Raises if it does not have the known key."""
+    """Fetch the identity of a registry. Raises if its key is not ``key``; None accepts any key."""
     identity = parse_identity(registry.get(names.IDENTITY))
     if key is not None and identity.key != key:
         raise PinwardenError(
             "REGISTRY_KEY_MISMATCH",
-            f"the registry {registry} has the key {identity.key.did}",
+            f"the registry {registry} has another key than expected: {identity.key.did}",
             hint="If the registry rotated its key, verify the rotation in its log: pinwarden log verify.",
         )
     return identity
 
 
 def sign_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
-    """Return a signed request, valid once and for this registry only."""
+    """Sign a request. The signature is valid once, and only for this registry."""
     value = registry_documents.build_unsigned_statement(
         identity.log_id, action, body, wall_clock(), secrets.token_hex(16)
     )
@@ -203,12 +203,12 @@ def request_change(options: ChangeOptions, command: str, action: str, body: Mapp
 
 
 def _read_response(value: Any) -> DocumentReader:
-    """Return a reader of a registry's response, which may contain anything."""
+    """Return a typed reader for a registry's response, which is untrusted."""
     return DocumentReader(value, "response")
 
 
 def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
-    """The report of ``pinwarden registry attest``."""
+    """Send attestations to a registry, and return the report of ``pinwarden registry attest``."""
     responses = [
         registry.send("POST", "api/attestations", read_file(path, DOCUMENT_LIMITS.max_bytes), _JSON) for path in files
     ]
@@ -225,7 +225,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
 def build_keys_body(
     namespace: str, owners: Sequence[str], publishers: Sequence[str], remove: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the body of a request to change a namespace's keys."""
+    """Build the body of a request to change the keys of a namespace."""
     added = [{"key_id": PublicKey.from_did(key_id).did, "role": "owner"} for key_id in owners]
     added += [{"key_id": PublicKey.from_did(key_id).did, "role": "publisher"} for key_id in publishers]
     return {"namespace": namespace, "add": added, "remove": list(remove)}

@@ -1,6 +1,7 @@
-"""The transparency log in a database. An append reads one row and writes two, regardless of the log's size.
+"""Store the transparency log in a database. Appending reads one row and writes two, whatever the size of the log.
 
-Append only inside a transaction that holds `WRITE_LOCK`: the next index depends on the head row.
+Callers must append inside a transaction that holds `WRITE_LOCK`, because the index of the next entry depends on the
+head.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pinwarden.core.tlog import (
 from pinwarden.system.database import Transaction
 
 WRITE_LOCK = "pointer log"
-"""The exclusive lock of transactions that append."""
+"""The name of the exclusive lock for transactions that append to the log."""
 _HEAD = 0
 
 
 class LogHead(Record):
-    """The current edge of the log and its signed checkpoint note."""
+    """The size and Merkle frontier of the log, and its signed checkpoint."""
 
     edge: Frontier
     note: bytes
@@ -40,7 +41,7 @@ class LogHead(Record):
 
 
 def load_head(transaction: Transaction) -> LogHead | None:
-    """Return the head; None if the log was not created yet."""
+    """Return the head of the log; None if the log does not exist yet."""
     row = transaction.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
     return None if row is None else LogHead(edge=Frontier.from_bytes(row[0], bytes(row[1])), note=bytes(row[2]))
 
@@ -51,7 +52,7 @@ def create_log(transaction: Transaction, note: bytes) -> None:
 
 
 def append_entry(transaction: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
-    """Append an entry and return the new edge. The head is unchanged until `move_head`."""
+    """Append an entry, and return the new frontier. Readers do not see the entry before `move_head`."""
     grown, nodes = edge.append(hash_leaf(entry))
     transaction.run(
         "INSERT INTO log_entries (seq, tool, channel, leaf, entry) VALUES (?, ?, ?, ?, ?)",
@@ -66,7 +67,7 @@ def append_entry(transaction: Transaction, edge: Frontier, tool: str, channel: s
 
 
 def move_head(transaction: Transaction, old: Frontier, new: Frontier, note: bytes) -> None:
-    """Set the head to the new edge. Raises, to roll back, if another process moved it in the meantime."""
+    """Set the head of the log. Raises, so that the transaction rolls back, if another process changed the head."""
     touched = transaction.run(
         "UPDATE log_head SET size = ?, edge = ?, note = ? WHERE id = ? AND size = ?",
         (new.size, bytes(new), note, _HEAD, old.size),
@@ -76,7 +77,7 @@ def move_head(transaction: Transaction, old: Frontier, new: Frontier, note: byte
 
 
 def read_tile(transaction: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
-    """Return the first ``width`` hashes of a tile in the tree of ``size`` entries; None if it has fewer."""
+    """Return the first ``width`` hashes of a tile in the tree of ``size`` entries; None if the tile has fewer."""
     if not 1 <= width <= tile_width(size, level, index):
         return None
     first = index * TILE_WIDTH
@@ -92,7 +93,7 @@ def read_tile(transaction: Transaction, size: int, level: int, index: int, width
 
 
 def read_entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
-    """Return the first ``width`` entries of an entry bundle; None if it has fewer."""
+    """Return the first ``width`` entries of an entry bundle; None if the bundle has fewer."""
     if not 1 <= width <= tile_width(size, 0, index):
         return None
     return pack_entries(read_entries(transaction, index * TILE_WIDTH, index * TILE_WIDTH + width))
@@ -107,7 +108,7 @@ def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[by
 
 
 def list_channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
-    """Return the entries about one channel, in order."""
+    """Return the log entries about one channel of a tool, in log order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
 
@@ -122,12 +123,12 @@ def compute_inclusion_path(transaction: Transaction, size: int, index: int) -> l
 
 
 def list_cosignatures(transaction: Transaction, size: int) -> list[str]:
-    """Return the witnesses' signature lines for the checkpoint of that size."""
+    """Return the signature lines of witnesses for the checkpoint of this size."""
     rows = transaction.rows("SELECT line FROM log_cosignatures WHERE size = ? ORDER BY witness", (size,))
     return [str(row[0]) for row in rows]
 
 
 def save_cosignature(transaction: Transaction, size: int, witness: str, line: str) -> None:
-    """Store a witness's signature line. It replaces an earlier one for the same size."""
+    """Store the signature line of a witness. It replaces an earlier line of this witness for the same size."""
     transaction.run("DELETE FROM log_cosignatures WHERE size = ? AND witness = ?", (size, witness))
     transaction.run("INSERT INTO log_cosignatures (size, witness, line) VALUES (?, ?, ?)", (size, witness, line))
