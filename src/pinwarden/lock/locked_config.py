@@ -50,7 +50,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
     if fragment is None:
         fragment = lock_entry.get("config")
     scope = lock_entry.get("scope")
-    config_client = CLIENTS.get(client)
+    config_client = CLIENTS.get(_find_config_client(lock_entry) or client) or CLIENTS.get(client)
     return LockedConfig(
         key=key,
         name=name,
@@ -59,6 +59,14 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
         entry=find_entry(fragment, config_client, name) if config_client else None,
         secrets=_read_secrets(lock_entry.get("capabilityManifest")),
     )
+
+
+def _find_config_client(lock_entry: Mapping[str, Any]) -> str | None:
+    """The client whose form the configuration has. For the lock, clients that its format does not know are generic."""
+    value: Any = lock_entry
+    for step in ("capabilityManifest", "pinwarden", "configuredIn", "client"):
+        value = value.get(step) if type(value) is dict else None
+    return value if type(value) is str else None
 
 
 def find_configured_entry(file: ConfigFile, locked: LockedConfig) -> Any:

@@ -17,6 +17,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import LockedConfig, read_config_origin, read_locked_config
+from pinwarden.lock.locked_launch import is_enforced
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.configured_servers import (
     ConfigIssue,
@@ -124,7 +125,11 @@ def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownSer
     # These entries are approved for one file, which may differ from the file that the client installs to.
     elsewhere = [located.locked for located in view.located]
     unknown = find_uncovered_servers(
-        view.installed, view.files, project.find_install_paths(), locked_for_other_files=elsewhere
+        view.installed,
+        view.files,
+        project.find_install_paths(),
+        locked_for_other_files=elsewhere,
+        started_by_run={located.entry.key: located.entry for located in view.located if is_enforced(located.entry)},
     )
     return (
         *find_repeated_servers(view.files),

@@ -190,11 +190,13 @@ def find_uncovered_servers(
     paths: Mapping[ConfigLocation, str],
     *,
     locked_for_other_files: Iterable[LockedConfig] = (),
+    started_by_run: Mapping[str, Entry] | None = None,
 ) -> tuple[UnknownServer, ...]:
     """Find every configured server that was not approved for the file it is in.
 
     Entries in ``locked`` are approved for the file that their client installs to. Entries in
     ``locked_for_other_files`` are approved for a different file; the caller compares them with that file.
+    ``started_by_run`` has the lock entries, by key, whose own command or address only the lock has.
     """
     installs = [entry for entry in locked if entry.client in CLIENTS]
     entries = [*installs, *(entry for entry in locked_for_other_files if entry.client in CLIENTS)]
@@ -212,7 +214,7 @@ def find_uncovered_servers(
             if packages is None:
                 packages = {package for entry in entries if (package := _package_of_entry(entry))}
             change = (
-                _compare_with_other_files(server, same_name)
+                _compare_with_other_files(server, same_name, started_by_run or {})
                 if same_name
                 else build_unapproved_change(server, by_name, packages)
             )
@@ -241,14 +243,21 @@ def _list_install_paths(entry: LockedConfig, paths: Mapping[ConfigLocation, str]
     return [paths[entry.client, scope] for scope in scopes if (entry.client, scope) in paths]
 
 
-def _compare_with_other_files(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
+def _compare_with_other_files(
+    server: ConfiguredServer, entries: list[LockedConfig], started_by_run: Mapping[str, Entry]
+) -> Change:
     """Build the change for a server whose name is approved for another client or scope.
 
     The same server needs a review; a different server under that name is unknown.
     """
     identity = identify_configured(server.name, server.entry, get_client(server.client))
     for entry in entries:
-        approved = identify_configured(entry.name, entry.entry, get_client(entry.client))
+        enforced = started_by_run.get(entry.key)
+        approved = (
+            identify_configured(entry.name, entry.entry, get_client(entry.client))
+            if enforced is None
+            else identify_entry(enforced)
+        )
         if identity is not None and identity == approved:
             return _build_added_change("unlocked_entry", server)
     return build_unapproved_change(server, ())
