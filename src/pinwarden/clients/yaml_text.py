@@ -113,26 +113,27 @@ def put_mapping(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
     present = {key.value for key, _ in node.value}
     added = {name: item for name, item in value.items() if name not in present}
     edits: list[tuple[int, int, str]] = []
-    if added:
-        edits.append((node.start_mark.index, node.start_mark.index, _join_members(added, column, newline) + between))
     for index, (key, part) in enumerate(node.value):
         start = key.start_mark.index
         if key.value not in value:
-            edits.append((*_find_member_range(text, key, part, last=index == len(node.value) - 1), ""))
+            edits.append((*_find_member_range(text, key, part, first=index == 0), ""))
         elif not _is_same(_ValueBuilder(DEFAULT_LIMITS).value(part, 1), value[key.value]):
             rendered = _join_members({key.value: value[key.value]}, column, newline)
             edits.append((start, max(_find_content_end(part), key.end_mark.index + 1), rendered))
+    if added:
+        start = node.start_mark.index
+        edits.insert(0, (start, start, _join_members(added, column, newline) + between))
     for start, end, rendered in reversed(edits):
         text = text[:start] + rendered + text[end:]
     return text
 
 
-def _find_member_range(text: str, key: Node, value: Node, *, last: bool) -> tuple[int, int]:
-    """Find the text of a member with its line end, so that removing it leaves no empty line."""
+def _find_member_range(text: str, key: Node, value: Node, *, first: bool) -> tuple[int, int]:
+    """Find the text of a member with one line end, so that removing it leaves no empty line."""
     start, end = key.start_mark.index, _find_line_end(text, max(_find_content_end(value), key.end_mark.index))
-    if last:
-        return len(text[:start].rstrip(" ").removesuffix("\n").removesuffix("\r")), end
-    return start, re.compile(r"(?:\r?\n[ \t]*)?").match(text, end).end()  # type: ignore[union-attr]  # it always matches
+    if first:
+        return start, re.compile(r"(?:\r?\n[ \t]*)?").match(text, end).end()  # type: ignore[union-attr]  # it always matches
+    return len(text[:start].rstrip(" ").removesuffix("\n").removesuffix("\r")), end
 
 
 def _join_members(value: dict[str, Any], column: int, newline: str) -> str:
