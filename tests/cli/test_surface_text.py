@@ -48,8 +48,7 @@ def test_a_tool_is_shown_with_its_parameters_types_hints_description_and_cost() 
         '  search(query: string, limit?: integer, tags?: ("a" | "b")[], where?: {folder:',
         "      string}) [read-only]",
         "      Search notes.",
-        "? marks optional parameters. Hints in [brackets] are what the server says about",
-        "  itself.",
+        "? marks optional parameters. [Hints] are what the server says about itself.",
     ]
 
 
@@ -91,7 +90,9 @@ def test_invisible_characters_and_log_commands_of_a_server_are_escaped() -> None
 
 
 def test_a_tool_cannot_pass_its_name_off_as_a_hint() -> None:
-    assert '"search() [read-only]"() [no hints]' in render_surface(_surface(_tool("search() [read-only]")), width=80)
+    shown = render_surface(_surface(_tool("search() [read-only]")), width=80)
+    assert '  "search() [read-only]"()\n' in shown
+    assert "No tool says whether it is read-only or destructive." in shown
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from pinwarden.gateway.approved_items import (
     add_definitions,
     approved_digests,
     can_be_added,
+    is_approved,
     is_intact,
 )
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.shared_approvals import compute_server_identity
-from pinwarden.gateway.state import FIRST_USE
+from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import PENDING, STATES, Review, build_review_event, make_storable_name, with_name
 from pinwarden.lock import lock_store
@@ -37,12 +38,14 @@ from pinwarden.project.approval_candidate import (
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
+from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.lock.entry import Entry
     from pinwarden.project.project import Project
+    from pinwarden.surface.drift.changes import Change
 
 
 def list_reviews(
@@ -102,6 +105,46 @@ def show_review(state: GatewayState, project: Project, name: str) -> tuple[Revie
     baseline = _open_baseline(state, project, review.server, review.baseline)
     key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
     return review, build_review_report(review, baseline.surfaces[key], baseline.place)
+
+
+def find_pending_reviews(state: GatewayState, server: str, lock: Path) -> tuple[Review, ...]:
+    """Return the changes of a locked server that a gateway blocked and that can be approved."""
+    name, baseline = make_storable_name(server), name_lock_baseline(lock)
+    return tuple(
+        review
+        for review in state.reviews.select((PENDING,))
+        if review.server == name and review.baseline == baseline and _can_be_approved(review)
+    )
+
+
+def compare_reviews(
+    state: GatewayState, project: Project, reviews: Sequence[Review]
+) -> tuple[tuple[Change, ...], tuple[Row, ...]]:
+    """Return what approving these reviews of one server would change, and the scan warnings about it."""
+    baseline = _open_baseline(state, project, reviews[0].server, reviews[0].baseline)
+    changes: dict[str, Change] = {}
+    warnings: dict[Row, None] = {}
+    for approved in baseline.surfaces.values():
+        served = add_definitions(approved, [review for review in reviews if can_be_added(review, approved)])
+        changes |= {repr(change): change for change in compare(approved, served)}
+        warnings |= dict.fromkeys(scan_for_approval(reviews[0].server, served, (approved,)).warnings)
+    return tuple(changes.values()), tuple(warnings)
+
+
+def settle_reviews(state: GatewayState, project: Project, server: str, approver: Approver, now: str) -> int:
+    """Approve the pending reviews whose definition the lock approves by now. Returns their number.
+
+    An approval of the whole surface covers what a gateway blocked. This records it in the audit log, and shares it with
+    other gateways.
+    """
+    pending = find_pending_reviews(state, server, project.lock)
+    if not pending:
+        return 0
+    surfaces = _open_baseline(state, project, pending[0].server, pending[0].baseline).surfaces.values()
+    covered = [review.name for review in pending if any(is_approved(review, surface) for surface in surfaces)]
+    if covered:
+        approve_reviews(state, project, covered, replace(approver, why=approver.reason, approves_warnings=True), now)
+    return len(covered)
 
 
 def build_review_report(review: Review, approved: Surface, place: str) -> Report:

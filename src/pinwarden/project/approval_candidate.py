@@ -35,7 +35,8 @@ ACCEPTED_WITH_ALL = "taken with --accept-all, not named"
 CONFIRMED_ON_TERMINAL = "shown on a terminal and approved there"
 CONFIRMED_WITH_YES = "approved with --yes"
 NAMED_WITH_REVIEW = "named with pinwarden review"
-UNREVIEWED_REASONS = (CONFIGURED, CONFIGURED_AND_PROBED, ACCEPTED_WITH_ALL)
+CONFIGURATION_ONLY = "its configuration was approved; its tools were not read"
+UNREVIEWED_REASONS = (CONFIGURED, CONFIGURED_AND_PROBED, ACCEPTED_WITH_ALL, CONFIGURATION_ONLY)
 """Recorded reasons of entries whose tools no person looked at."""
 
 

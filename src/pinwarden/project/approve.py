@@ -1,166 +1,357 @@
-"""Approve the surface of a live server: show the difference from the approved surface, then pin the new one."""
+"""Approve a server: probe it, compare its surface with the approved one, and record the decision of a person."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.record import replace
-from pinwarden.core.report import Report, plural
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural, row_to_json
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import read_extension
 from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
+    CONFIGURATION_ONLY,
     ApprovalCandidate,
-    read_approved_surfaces,
     scan_for_approval,
     warnings_to_json,
 )
-from pinwarden.project.lock import Approver, approve_surfaces
-from pinwarden.project.locked_servers import LockedServer, find_locked_server
+from pinwarden.project.init import write_approvals
+from pinwarden.project.init_decisions import ApprovedServers
+from pinwarden.project.locked_servers import LockedServer
+from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release, is_reviewed, was_shown
 from pinwarden.project.surface_reports import compare_surfaces
-from pinwarden.surface.surface import Surface, parse_surface
+from pinwarden.surface.drift.changes import CRITICAL, build_change_row
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Surface
+from pinwarden.system.masking import mask_url, mask_words
+from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
-    from pinwarden.project.project import Project
+    from pinwarden.lock.entry import Entry
+    from pinwarden.project.lock import Approver
+    from pinwarden.project.server_start import PreparedProbe
+    from pinwarden.surface.drift.changes import Change
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.system.target import Target
+
+_EXPECTED_KINDS = ("rogue_entry", "unlocked_entry")
+"""Changes of the configuration that only say that the server is not locked yet."""
 
 
-def find_server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
-    """Find the locked server of that name, with the entries of all clients. Raises if it is ambiguous."""
-    lock = lock_store.read(project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
-    return find_locked_server(lock.entries, name, client, "approve")
+class Approval(Record):
+    """A surface that a person is asked to approve, with everything to show before that."""
+
+    server: ServerToApprove
+    candidate: ApprovalCandidate
+    changes: tuple[Change, ...]
+    """Changes of the configuration, then of the surface. For a first approval, only of the configuration."""
+    is_first: bool
+    """Whether no person approved a surface of the server before."""
+
+    @property
+    def surface(self) -> Surface:
+        """The surface to approve."""
+        return self.candidate.surface
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether every client has approved exactly this surface, for the release that it starts now."""
+        return not any(part.configured for part in self.server.parts) and all(
+            is_reviewed(entry) and _is_approved_for(part.discovery.approved.surface(entry.key), self.surface)
+            for part in self.server.parts
+            for entry in part.entries
+        )
+
+    @property
+    def looks_like_attack(self) -> bool:
+        """Whether a change or a text looks like an attack, so that only an approval by name may cover it."""
+        serious = (change for change in self.changes if change.severity == CRITICAL)
+        return bool(self.candidate.warnings) or any(change.kind not in _EXPECTED_KINDS for change in serious)
 
 
-def read_approved_surface(project: Project, entry: Entry) -> Surface | None:
-    """Read the approved surface of an entry; None if none is approved."""
-    _, pinned_files = lock_store.read_with_files(project.lock)
-    extension = read_extension(entry)
-    pin = extension.surface if extension else None
-    return parse_surface(pinned_files[pin.path]) if pin is not None and pin.path in pinned_files else None
+class PreparedServer(Record):
+    """A server that is ready to be probed, and what a person is asked before that."""
+
+    probe: PreparedProbe
+    description: str
+    """What is started or contacted, with secrets masked."""
+    is_started: bool
+    """Whether a command is started; otherwise an address is contacted."""
 
 
-def build_approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:
-    """Compare a surface with the approved surface. If clients have different approved surfaces, compare with each."""
-    baselines = {_read_approved_digest(project, entry): entry for entry in reversed(server.entries)}
-    if len(baselines) > 1:
-        baselines.pop(None, None)  # another client's approval of the same server was reviewed
-    reports = [_compare_entry(project, entry, surface) for entry in reversed(baselines.values())]
-    return reports[0] if len(reports) == 1 else _join_reports(reports)
+def prepare_server(server: ServerToApprove, options: ProbeOptions) -> PreparedServer:
+    """Prepare the probe of a server, from its verified bytes if these are on this machine."""
+    from pinwarden.project.server_start import prepare_locked_probe, prepare_probe
+    from pinwarden.project.server_target import find_probe_target, with_store_variables
 
-
-def is_already_approved(project: Project, server: LockedServer, surface: Surface) -> bool:
-    """Whether every client has approved exactly this surface, for the release that it starts now."""
-    return all(
-        _read_approved_digest(project, entry) == str(surface.digest) and _find_earlier_release(entry) is None
-        for entry in server.entries
+    part = min(server.parts, key=lambda part: not part.entries and not part.configured)
+    if part.configured:
+        configured = min(part.configured, key=lambda server: server.server.disabled)
+        target = configured.server.target
+        if target is None:
+            raise PinwardenError("CONFIG_INVALID", f"{server.name[:120]!a} cannot be used: {configured.server.problem}")
+        target = with_store_variables(target)
+        entry = part.discovery.approved.entry(configured.key)
+        probe = prepare_probe(part.project, server.name, target, options, entry)
+    else:
+        entry = _choose_entry(server)
+        target = find_probe_target(entry, part.discovery.files)
+        probe = prepare_locked_probe(part.project, entry, part.discovery.files, options)
+    return PreparedServer(
+        probe=probe,
+        description=describe_target(target, verified=probe.target != target),
+        is_started=isinstance(target, StdioTarget),
     )
 
 
-def is_first_approval(project: Project, server: LockedServer) -> bool:
-    """Whether no client has an approved surface of the server."""
-    return all(_read_approved_digest(project, entry) is None for entry in server.entries)
+def describe_target(target: Target, *, verified: bool = False) -> str:
+    """What a target starts or contacts, with secrets masked."""
+    if not isinstance(target, StdioTarget):
+        return mask_url(target.url)
+    command = " ".join(mask_words(list(target.command)))
+    return f"{command}, from verified bytes" if verified else command
 
 
-def add_scan_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
-    """Add scan warnings about text that is not approved yet, so that the user reads them before deciding."""
-    return _add_warnings(report, _scan_server(project, server, surface))
+def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_approved: bool = False) -> Approval:
+    """Compare a probed surface with the approved ones, and scan the text that no person approved before."""
+    if surface.digest is None:
+        raise PinwardenError("SURFACE_INVALID", f"{server.name[:120]!a} cannot be approved: {surface.problem}")
+    approved = server.reviewed_surfaces()
+    candidate = scan_for_approval(server.name, surface, approved, warnings_approved=warnings_approved)
+    changes = {repr(change): change for known in approved for change in compare(known, surface)}
+    return Approval(
+        server=server,
+        candidate=candidate,
+        changes=(*list_config_changes(server), *changes.values()),
+        is_first=not approved,
+    )
 
 
-def approve(project: Project, server: LockedServer, surface: Surface, approver: Approver, now: str) -> Report:
+def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
+    """The changes of the configuration, without those that only say that the server is not locked yet."""
+    return tuple(change for change in server.config_changes if change.kind not in _EXPECTED_KINDS)
+
+
+def record_approval(approval: Approval, approver: Approver, now: str, *, partial: bool = False) -> ServerToApprove:
+    """Write the approved surface, for every client and scope that has the server. Returns the server as locked now.
+
+    ``partial`` says that the server serves more than is approved, so another release still has to be approved. Raises WARNINGS_NOT_APPROVED if the scan found warnings that the approver did not approve.
+    """
+    candidate = approval.candidate
+    candidate.refuse_if_blocked()
+    for part in approval.server.parts:
+        configured = [
+            replace(
+                server,
+                surface=candidate.surface,
+                accepted=True,
+                warnings_approved=candidate.warnings_approved,
+                status=replace(server.status, scan_warnings=candidate.warnings),
+            )
+            for server in part.configured
+        ]
+        surfaces = [(entry, candidate) for entry in part.entries]
+        write_approvals(part.discovery, configured, approver, now, surfaces, partial=partial)
+    return reload_server(approval.server)
+
+
+def record_configuration(server: ServerToApprove, approver: Approver, now: str) -> ServerToApprove:
+    """Lock the server as it is configured now, without its tools. Returns the server as locked now."""
+    for part in server.parts:
+        if part.configured:
+            # The lock keeps a surface that a person approved, and notes for which release that was.
+            shown = any(map(was_shown, part.earlier_entries()))
+            reason = approver if shown else replace(approver, default_reason=CONFIGURATION_ONLY, why="")
+            write_approvals(part.discovery, [replace(one, accepted=True) for one in part.configured], reason, now)
+    return reload_server(server)
+
+
+def reload_server(server: ServerToApprove) -> ServerToApprove:
+    """Read the server again after a write: all its entries are configured as locked now."""
+    parts = []
+    for part in server.parts:
+        lock, files = lock_store.read_with_files(part.project.lock)
+        keys = {entry.key for entry in part.entries} | {one.key for one in part.configured}
+        discovery = replace(
+            part.discovery, lock=lock, approved=ApprovedServers(part.project, lock, files, part.discovery.files)
+        )
+        entries = tuple(entry for entry in (lock.entries if lock else ()) if entry.key in keys)
+        parts.append(replace(part, discovery=discovery, configured=(), entries=entries))
+    return replace(server, parts=tuple(parts))
+
+
+class ItemChange(Record):
+    """One item that differs from the approved surface, and the surface with only this item changed."""
+
+    title: str
+    surface: Surface
+    changes: tuple[Change, ...]
+
+
+def split_changes(approved: Surface, served: Surface) -> Iterator[tuple[str, str]]:
+    """The items that differ, each as its list (or ``server``) and its key, in the order of the surface."""
+    for member in SERVER_MEMBERS:
+        if (approved.server or {}).get(member) != (served.server or {}).get(member):
+            yield "server", member
+    for kind in ITEM_KINDS:
+        before = {item.key: item.digest for item in approved.items_of_kind(kind)}
+        after = {item.key: item.digest for item in served.items_of_kind(kind)}
+        for key in before | after:
+            if before.get(key) != after.get(key):
+                yield kind.member, key
+
+
+def apply_change(approved: Surface, served: Surface, member: str, key: str) -> ItemChange:
+    """Build the approved surface with one item as the server serves it now."""
+    if member == "server":
+        server = {name: value for name, value in (approved.server or {}).items() if name != key}
+        if key in (served.server or {}):
+            server[key] = (served.server or {})[key]
+        surface = replace(approved, server=server)
+        title = key
+    else:
+        kept = tuple(item for item in approved.items.get(member, ()) if item.key != key)
+        added = tuple(item for item in served.items.get(member, ()) if item.key == key)
+        surface = replace(approved, items={**approved.items, member: (*kept, *added)})
+        kind = next(kind for kind in ITEM_KINDS if kind.member == member)
+        title = f"{kind.entity} {key}"
+    return ItemChange(title=title, surface=surface, changes=compare(approved, surface))
+
+
+def build_approval_report(approval: Approval, hint: str = "") -> Report:
+    """The report of what would be approved. ``hint`` is the command that approves it."""
+    server, surface = approval.server, approval.surface
+    baselines = server.reviewed_surfaces() or (Surface(server=None, items={}, observed={}),)
+    first = compare_surfaces(baselines[0], surface, server.name, whole=True)
+    surface_changes = [change for change in approval.changes if change.entity != "config"]
+    if approval.is_first:
+        surface_changes = list(compare(baselines[0], surface))
+    rows = tuple(build_change_row(change, whole=True) for change in surface_changes)
+    if approval.is_first:
+        rows = tuple(replace(row, message="Not approved yet.") for row in rows)
+    counts = {level: sum(change.severity == level for change in surface_changes) for level in first.facts["counts"]}
+    configuration = tuple(build_change_row(change) for change in server.config_changes)
+    blocked = bool(counts["critical"] or counts["review"] or configuration)
+    facts: dict[str, Any] = {
+        **first.facts,
+        "changes": [change.to_json() for change in surface_changes],
+        "blocked_by_default": blocked,
+        "counts": counts,
+    }
+    if configuration:
+        facts["configuration"] = [row_to_json(row) for row in configuration]
+    if approval.candidate.warnings:
+        facts["warnings"] = warnings_to_json(approval.candidate.warnings)
+    return replace(
+        first,
+        command="approve",
+        summary=_summarize(approval, hint),
+        exit_code=EXIT_CLEAN if approval.is_unchanged else EXIT_REFUSED,
+        rows=(*rows, *configuration, *approval.candidate.warnings),
+        facts=facts,
+    )
+
+
+def approve(approval: Approval, approver: Approver, now: str) -> Report:
     """Approve the surface for every client that has the server, and report the changes.
 
     If the scan finds warnings that the approver did not approve, nothing is written and the exit code is 1.
     """
-    candidate = _scan_server(project, server, surface, warnings_approved=approver.approves_warnings)
-    changed = build_approval_report(project, server, surface)
-    shown = _add_warnings(changed, candidate)
-    name = server.entry.name
+    shown = build_approval_report(approval)
+    name, candidate = approval.server.name, approval.candidate
     if candidate.is_blocked:
         warnings_text = plural(len(candidate.warnings), "scan warning")
         summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
         return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
-    approve_surfaces(project, [(entry, candidate) for entry in server.entries], approver, now)
-    clients = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
-    changes = plural(len(changed.rows), "change")
+    record_approval(approval, approver, now)
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {surface.digest}",
+        summary=summarize_approved(approval, approver),
         facts={
             **shown.facts,
             "approved": True,
             "by": approver.by,
             "why": approver.reason,
-            "surface": str(surface.digest),
+            "surface": str(approval.surface.digest),
         },
     )
 
 
-def _join_reports(reports: Sequence[Report]) -> Report:
-    """Merge the reports about several approved surfaces. A change that occurs in several is shown once."""
-    shown = {
-        row: change for report in reports for row, change in zip(report.rows, report.facts["changes"], strict=True)
-    }
-    first = reports[0]
-    facts = {
-        **first.facts,
-        "changes": list(shown.values()),
-        "blocked_by_default": any(report.facts["blocked_by_default"] for report in reports),
-        "counts": {level: sum(row.severity == level for row in shown) for level in first.facts["counts"]},
-    }
-    exit_code = max(report.exit_code for report in reports)
-    return replace(first, rows=tuple(shown), facts=facts, exit_code=exit_code)
+def summarize_approved(approval: Approval, approver: Approver) -> str:
+    """The sentence after an approval."""
+    clients = approval.server.clients
+    covered = f" for {', '.join(clients)}" if len(clients) > 1 else ""
+    return f"{approval.server.name}: approved by {approver.by}{covered}"
 
 
-def _read_approved_digest(project: Project, entry: Entry) -> str | None:
-    approved = read_approved_surface(project, entry)
-    return None if approved is None else str(approved.digest)
-
-
-def _compare_entry(project: Project, entry: Entry, surface: Surface) -> Report:
-    approved = read_approved_surface(project, entry)
-    if approved is not None:
-        report = replace(compare_surfaces(approved, surface, entry.name, whole=True), command="approve")
-        return _summarize_unchanged(report, entry) if approved.digest == surface.digest else report
-    report = compare_surfaces(Surface(server=None, items={}, observed={}), surface, entry.name, whole=True)
-    notes = ("nothing of this server's surface is approved yet, so everything is new",)
-    return replace(
-        report,
+def build_failure_report(server: str, err: PinwardenError) -> Report:
+    """The report of a server that could not be read or approved, next to others that could."""
+    row = Row(
+        code=COULD_NOT_CHECK,
+        severity="review",
+        entity="server",
+        name=server,
+        path="",
+        message=f"not approved: {err.message} [{err.code}]",
+    )
+    return Report(
         command="approve",
-        summary=f"{entry.name}: {plural(len(report.rows), 'item')} to approve for the first time",
-        rows=tuple(replace(row, message="Not approved yet.") for row in report.rows),
-        notes=notes,
-        facts={**report.facts, "notes": list(notes)},
+        subject=server,
+        summary=f"{server}: not approved: {err.message}",
+        exit_code=err.exit_code if err.exit_code == EXIT_REFUSED else EXIT_UNCHECKED,
+        facts={"error": {"code": err.code, "message": err.message}},
+        rows=(row,),
+        notes=(f"{server}: {err.hint}",) if err.hint else (),
     )
 
 
-def _find_earlier_release(entry: Entry) -> str | None:
-    """The release that the surface was approved for, if the entry now starts another release; else None."""
-    extension = read_extension(entry)
-    return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
+def combine_approval_reports(reports: Sequence[Report]) -> Report:
+    """One report about several servers; the report itself if there is only one."""
+    if len(reports) == 1:
+        return reports[0]
+    approved = sum(bool(report.facts.get("approved")) for report in reports)
+    codes = [report.exit_code for report in reports]
+    exit_code = next((code for code in (EXIT_REFUSED, EXIT_UNCHECKED) if code in codes), EXIT_CLEAN)
+    open_count = sum(code != EXIT_CLEAN for code in codes)
+    summary = f"{plural(approved, 'server')} approved" + (f", {open_count} not approved" if open_count else "")
+    return Report(
+        command="approve",
+        subject=", ".join(report.subject for report in reports),
+        summary=summary if reports else "nothing to approve: every server is approved",
+        exit_code=exit_code,
+        facts={"servers": [{"name": report.subject, **report.facts} for report in reports]},
+        rows=tuple(row for report in reports for row in report.rows),
+        notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        rule_texts={code: text for report in reports for code, text in report.rule_texts.items()},
+    )
 
 
-def _summarize_unchanged(report: Report, entry: Entry) -> Report:
-    release = _find_earlier_release(entry)
-    if release is None:
-        return replace(report, summary=f"{entry.name}: nothing to approve, its surface is as approved")
-    summary = f"{entry.name}: its surface is as approved for {release}; approve it for this release too"
-    return replace(report, summary=summary)
+def format_approve_command(names: Sequence[str], *options: str) -> str:
+    """The command that approves these servers, to paste."""
+    return " ".join(["pinwarden approve", *(shlex.quote(name[:120]) for name in names), *filter(None, options)])
 
 
-def _scan_server(
-    project: Project, server: LockedServer, surface: Surface, *, warnings_approved: bool = False
-) -> ApprovalCandidate:
-    name = server.entry.name
-    return scan_for_approval(name, surface, read_approved_surfaces(project, name), warnings_approved=warnings_approved)
+def _choose_entry(server: ServerToApprove) -> Entry:
+    entries = tuple(entry for part in server.parts for entry in part.entries)
+    return LockedServer(entries=entries, identity=None, pinned_bytes=None).entry
 
 
-def _add_warnings(report: Report, candidate: ApprovalCandidate) -> Report:
-    if not candidate.warnings:
-        return report
-    facts = {**report.facts, "warnings": warnings_to_json(candidate.warnings)}
-    return replace(report, rows=(*report.rows, *candidate.warnings), facts=facts)
+def _is_approved_for(approved: Surface | None, surface: Surface) -> bool:
+    return approved is not None and approved.digest == surface.digest
+
+
+def _summarize(approval: Approval, hint: str) -> str:
+    name = approval.server.name
+    if approval.is_unchanged:
+        return f"{name}: nothing to approve, its surface is as approved"
+    to_approve = f"; to approve it: {hint}" if hint else ""
+    if approval.is_first:
+        count = sum(1 for _ in approval.surface.all_items())
+        return f"{name}: {plural(count, 'item')} to approve for the first time{to_approve}"
+    release = find_earlier_release(approval.server)
+    if not approval.changes and release is not None:
+        return f"{name}: its surface is as approved for {release}; approve it for this release too{to_approve}"
+    return f"{name}: {plural(len(approval.changes), 'change')} to approve{to_approve}"

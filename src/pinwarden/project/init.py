@@ -26,7 +26,13 @@ from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surfa
 from pinwarden.project.configured_entry import build_config_fragment, build_entry, client_name_in_lock
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
 from pinwarden.project.init_report import build_init_report
-from pinwarden.project.lock import build_approval, keep_earlier_pins, probed_release
+from pinwarden.project.lock import (
+    build_approval,
+    find_unchanged_entry,
+    keep_earlier_pins,
+    probed_release,
+    with_approved_surface,
+)
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
 from pinwarden.system.redaction import iter_names, list_command_lines, list_urls
@@ -88,7 +94,7 @@ def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approve
     The entry is written immediately, so that the answer is kept if the user cancels later questions.
     """
     discovery = discovery.accept(key)
-    lock = _write_entries(
+    lock = write_approvals(
         discovery, [server for server in discovery.servers if server.key == key and server.confirmed], approver, now
     )
     return replace(discovery, lock=lock, written_keys=discovery.written_keys | {key})
@@ -102,7 +108,7 @@ def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Re
     servers = [server for server in discovery.servers if server.refused is None and server.status.state != "unchanged"]
     fresh = [] if discovery.undecided else servers
     if fresh or _list_refused_after_probe(discovery) or (discovery.lock is not None and not discovery.undecided):
-        _write_entries(discovery, fresh, approver, now)
+        write_approvals(discovery, fresh, approver, now)
     return build_init_report(discovery)
 
 
@@ -255,45 +261,84 @@ def _prepare_probe(
         return err
 
 
-def _write_entries(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: Approver, now: str) -> Lock:
+def write_approvals(
+    discovery: Discovery,
+    servers: Sequence[DiscoveredServer],
+    approver: Approver,
+    now: str,
+    surfaces: Sequence[tuple[lock_entry.Entry, ApprovalCandidate]] = (),
+    *,
+    partial: bool = False,
+) -> Lock:
+    """Write the approved servers and surfaces into the lock, in one step.
+
+    Each of ``servers`` gets an entry as it is configured now. ``surfaces`` are lock entries that keep their
+    configuration, with the surface that is approved for them; ``partial`` if more of them is still to be approved.
+    Raises LOCK_BUSY if an entry of a server changed in the meantime, and REVIEW_STALE if an approved surface did.
+    """
     project = discovery.project
-    folder = lock_store.surfaces_folder_name(project.lock)
-    candidates: dict[str, ApprovalCandidate] = {}
-    entries: list[lock_entry.Entry] = []
-    for server in servers:
-        path = format_surface_path(server.key, folder=folder)
-        if server.surface is not None:
-            candidates[server.key] = ApprovalCandidate(
-                server=server.server.name,
-                surface=server.surface,
-                warnings=server.status.scan_warnings,
-                warnings_approved=server.warnings_approved,
-            )
-        extension = LockExtension(
-            surface=None if server.surface is None else pin_surface(server.surface, path),
-            approval=build_approval(
-                replace(approver, default_reason=_choose_approval_reason(server)), now, candidates.get(server.key)
-            ),
-            configured_in=ConfigOrigin(
-                client=server.server.client,
-                scope=server.server.scope,
-                file=project.display_path(server.server.path),
-                answers=_find_input_answers(discovery.files, server.server),
-            ),
-            probed_release=_find_probed_release(discovery, server),
-        )
-        started_entry = discovery.approved.find_started_entry(server.server, server.key)
-        entries.append(build_entry(server.server, started_entry, extension, now))
+    candidates = {server.key: candidate for server in servers if (candidate := _build_candidate(server)) is not None}
+    entries = [
+        _build_approved_entry(discovery, server, candidates.get(server.key), approver, now) for server in servers
+    ]
+    candidates |= {entry.key: candidate for entry, candidate in surfaces}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        if old != discovery.lock:
-            raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
-        made, files = assign_surface_files(old, [keep_earlier_pins(old, entry) for entry in entries], candidates)
-        return lock_store.LockWrite(
-            lock=put_entries(_remove_refused_entries(discovery, old, now), made, now), files=files
-        )
+        _refuse_changed_entries(discovery, old, servers)
+        made = [keep_earlier_pins(old, entry) for entry in entries]
+        made += [
+            with_approved_surface(project, find_unchanged_entry(old, entry), candidate, approver, now, partial=partial)
+            for entry, candidate in surfaces
+        ]
+        assigned, files = assign_surface_files(old, made, candidates)
+        lock = put_entries(_remove_refused_entries(discovery, old, now), assigned, now)
+        return lock_store.LockWrite(lock=lock, files=files)
 
     return lock_store.update(project.lock, change)
+
+
+def _build_candidate(server: DiscoveredServer) -> ApprovalCandidate | None:
+    if server.surface is None:
+        return None
+    return ApprovalCandidate(
+        server=server.server.name,
+        surface=server.surface,
+        warnings=server.status.scan_warnings,
+        warnings_approved=server.warnings_approved,
+    )
+
+
+def _build_approved_entry(
+    discovery: Discovery, server: DiscoveredServer, candidate: ApprovalCandidate | None, approver: Approver, now: str
+) -> lock_entry.Entry:
+    project = discovery.project
+    path = format_surface_path(server.key, folder=lock_store.surfaces_folder_name(project.lock))
+    reason = approver.default_reason or _choose_approval_reason(server)
+    extension = LockExtension(
+        surface=None if server.surface is None else pin_surface(server.surface, path),
+        approval=build_approval(replace(approver, default_reason=reason), now, candidate),
+        configured_in=ConfigOrigin(
+            client=server.server.client,
+            scope=server.server.scope,
+            file=project.display_path(server.server.path),
+            answers=_find_input_answers(discovery.files, server.server),
+        ),
+        probed_release=_find_probed_release(discovery, server),
+    )
+    started_entry = discovery.approved.find_started_entry(server.server, server.key)
+    return build_entry(server.server, started_entry, extension, now)
+
+
+def _refuse_changed_entries(discovery: Discovery, old: Lock | None, servers: Sequence[DiscoveredServer]) -> None:
+    """Raise LOCK_BUSY if the entry of a server is not the one that was compared. Other entries may change."""
+    compared = _map_entries(discovery.lock)
+    present = _map_entries(old)
+    if any(compared.get(server.key) != present.get(server.key) for server in servers):
+        raise PinwardenError("LOCK_BUSY", f"{discovery.project.lock.name} changed in the meantime")
+
+
+def _map_entries(lock: Lock | None) -> dict[str, lock_entry.Entry]:
+    return {} if lock is None else {entry.key: entry for entry in lock.entries}
 
 
 def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:

@@ -6,7 +6,7 @@ The criteria are those of ``pinwarden ci``: a difference that fails ``ci`` needs
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pinwarden.clients.drift import compare_entries
@@ -59,6 +59,8 @@ class LockStatus(Record):
 
     state: State
     rows: tuple[Row, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """The changes of the configuration."""
     scan_warnings: tuple[Row, ...] = ()
     """Those of ``rows`` that are scan warnings about text that is not approved yet."""
 
@@ -87,10 +89,10 @@ class ApprovedServers:
         entry, file = self._entries.get(key), self._project.display_path(server.path)
         unknown = self._unknown.get(_locate(server))
         if unknown is not None or entry is None:
-            changes: Iterable[Change] = () if unknown is None else (unknown,)
-            return LockStatus(state="new" if entry is None else "changed", rows=_build_rows(changes, file))
+            state: State = "new" if entry is None else "changed"
+            return _build_status(state, () if unknown is None else (unknown,), file)
         changes = self._drift.get((key, file)) or _compare_with_entry(server, entry)
-        return LockStatus(state="changed" if changes else "unchanged", rows=_build_rows(changes, file))
+        return _build_status("changed" if changes else "unchanged", changes, file)
 
     def entry(self, key: str) -> Entry | None:
         """The lock entry with this key; None if the lock has none."""
@@ -162,8 +164,9 @@ def _locate(server: ConfiguredServer) -> tuple[str, str]:
     return server.path, server.pointer
 
 
-def _build_rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
-    return tuple(replace(build_change_row(change), file=file) for change in changes)
+def _build_status(state: State, changes: tuple[Change, ...], file: str) -> LockStatus:
+    rows = tuple(replace(build_change_row(change), file=file) for change in changes)
+    return LockStatus(state=state, rows=rows, changes=changes)
 
 
 class DiscoveredServer(Record):

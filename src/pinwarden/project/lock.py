@@ -253,25 +253,14 @@ def approve_surfaces(
     Raises REVIEW_STALE if the approved surface of an entry changed since the review, and WARNINGS_NOT_APPROVED if a
     surface has scan warnings that were not approved. Other concurrent changes to an entry are kept.
     """
-    folder = lock_store.surfaces_folder_name(project.lock)
     candidates = {entry.key: candidate for entry, candidate in approved}
     written: list[lock_entry.Entry] = []
 
-    def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
-        surface = candidate.surface
-        known = read_extension(entry) or LockExtension()
-        changed = replace(
-            known,
-            surface=pin_surface(surface, format_surface_path(entry.key, folder=folder)),
-            api_surface=str(compute_api_surface_hash(_list_tools(surface))),
-            approval=build_approval(approver, now, candidate),
-            surface_of=None,
-            probed_release=probed_release_of_entry(project, entry, surface),
-        )
-        return with_extension(entry, changed)
-
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = [with_surface(_find_current_entry(old, entry), candidate) for entry, candidate in approved]
+        made = [
+            with_approved_surface(project, find_unchanged_entry(old, entry), candidate, approver, now)
+            for entry, candidate in approved
+        ]
         assigned, files = assign_surface_files(old, made, candidates)
         written[:] = assigned
         return lock_store.LockWrite(lock=put_entries(old, assigned, now), files=files)
@@ -279,6 +268,33 @@ def approve_surfaces(
     lock_store.update(project.lock, change)
     record_entries_checked(project, written)
     return written
+
+
+def with_approved_surface(  # noqa: PLR0913  every part of an approval
+    project: Project,
+    entry: lock_entry.Entry,
+    candidate: ApprovalCandidate,
+    approver: Approver,
+    now: str,
+    *,
+    partial: bool = False,
+) -> lock_entry.Entry:
+    """The entry with another approved surface. ``assign_surface_files`` chooses the file for it.
+
+    After a ``partial`` approval, the entry still says that the whole surface was approved for an earlier release.
+    """
+    surface = candidate.surface
+    known = read_extension(entry) or LockExtension()
+    folder = lock_store.surfaces_folder_name(project.lock)
+    changed = replace(
+        known,
+        surface=pin_surface(surface, format_surface_path(entry.key, folder=folder)),
+        api_surface=str(compute_api_surface_hash(_list_tools(surface))),
+        approval=build_approval(approver, now, candidate),
+        surface_of=known.surface_of if partial else None,
+        probed_release=probed_release_of_entry(project, entry, surface),
+    )
+    return with_extension(entry, changed)
 
 
 def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
@@ -377,7 +393,7 @@ def _keep_earlier_surface(
     )
 
 
-def _find_current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
+def find_unchanged_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
     """Find the current entry in the lock. Raises REVIEW_STALE if its approved surface changed since the review."""
     present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
     if present is None or _find_surface_digest(present) != _find_surface_digest(seen):

@@ -1,34 +1,53 @@
-"""``approve``: review and approve the current surface of a locked server."""
+"""``approve``: review and approve what servers offer: new servers, changes, updates, and what the gateway blocked."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
+    add_database_argument,
     add_project_arguments,
     add_warnings_argument,
     approver_from,
-    project_from,
+    projects_in_scope,
+    read_database,
 )
-from pinwarden.cli.server_arguments import add_probe_arguments, probe_options, run_probe
+from pinwarden.cli.render.text import wrap
+from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
+from pinwarden.cli.streams import print_notice
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
+from pinwarden.core.report import plural
+from pinwarden.project.approve import build_failure_report, format_approve_command
 
 if TYPE_CHECKING:
-    from pinwarden.core.report import Report
-    from pinwarden.surface.surface import Surface
+    from collections.abc import Sequence
+
+    from pinwarden.core.report import Report, Row
+    from pinwarden.gateway.state import GatewayState
+    from pinwarden.gateway.store.reviews import Review
+    from pinwarden.project.approve import Approval
+    from pinwarden.project.lock import Approver
+    from pinwarden.project.project import Project
+    from pinwarden.project.servers_to_approve import ServerToApprove
+    from pinwarden.surface.drift.changes import Change
 
 
 def _configure_approve(parser: ArgumentParser) -> None:
-    parser.add_argument("server", help="the server's name in the lock")
-    parser.add_argument("--client", metavar="CLIENT", help="only the entry for this client")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock or in a client's file")
+    parser.add_argument("--all", action="store_true", help="every server that is not approved")
+    parser.add_argument("--client", metavar="CLIENT", help="only the entries for this client")
     parser.add_argument("--full", action="store_true", help="show complete definitions with their schemas")
     parser.add_argument("--yes", action="store_true", help="approve without asking")
     add_project_arguments(parser)
+    add_database_argument(parser)
     add_approval_arguments(parser)
     add_warnings_argument(parser)
     add_format_argument(parser)
@@ -37,60 +56,209 @@ def _configure_approve(parser: ArgumentParser) -> None:
 
 @command(_configure_approve)
 def approve(args: Namespace) -> int:
-    """Connect to a locked server, show what changed since you approved it, and record your approval in the lock.
+    """Review what servers offer, or what changed since you approved them, and record your approval in the lock.
 
-    On a terminal you are asked before anything is written; in scripts, add --yes. The exit code is 1 if there are
-    changes and you did not approve them.
+    Servers that a client's file has but the lock does not are locked. A server that several clients have is approved
+    once for all of them. On a terminal you are asked before a server is started and before anything is written. In
+    scripts, add --allow-execute to start servers, and --yes to approve. The exit code is 1 if something stays
+    unapproved.
 
     Examples:
-      pinwarden approve notes --allow-execute
+      pinwarden approve notes
+      pinwarden approve --all
       pinwarden approve notes --allow-execute --yes --why "reviewed in ticket 42"
     """
+    from pinwarden.cli.questions import can_ask
     from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
-    from pinwarden.project.approve import (
-        add_scan_warnings,
-        approve,
-        build_approval_report,
-        find_server_to_approve,
-        is_already_approved,
-        is_first_approval,
-    )
-    from pinwarden.project.server_start import prepare_locked_probe
+    from pinwarden.project.servers_to_approve import find_servers_to_approve, refuse_unknown_names
+
+    if bool(args.server) == args.all:
+        problem = "name servers or give --all, not both" if args.all else "name the servers to approve"
+        raise PinwardenError("USAGE", problem, hint="For every server that is not approved: pinwarden approve --all")
+    projects = projects_in_scope(args)
+    servers = find_servers_to_approve(projects, args.server, args.client)
+    refuse_unknown_names(projects, args.server, servers, args.client)
+    approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
+    if args.yes or args.format != "text" or not can_ask():
+        return _approve_without_questions(args, servers, approver)
+    return _approve_with_questions(args, servers, approver)
+
+
+def _approve_with_questions(args: Namespace, servers: Sequence[ServerToApprove], approver: Approver) -> int:
+    from pinwarden.cli.approvals import APPROVED, approve_at_terminal
+    from pinwarden.cli.questions import QUIT
+
+    with read_database(args) as state:
+        chosen = [(server, _find_blocked(state, server)) for server in servers]
+        if args.all:
+            chosen = [(server, blocked) for server, blocked in chosen if blocked or server.needs_approval]
+        approved = 0
+        for index, (server, blocked) in enumerate(chosen):
+            sys.stdout.write("\n" if index else "")
+            if blocked and not server.needs_approval:
+                answer = _decide_blocked(state, server, blocked, approver)
+            else:
+                answer = approve_at_terminal(server, probe_options(args), approver, full=args.full)
+                _settle_reviews(state, server, approver)
+            if answer == QUIT:
+                break
+            approved += answer == APPROVED
+    return _print_totals(approved, len(chosen))
+
+
+def _print_totals(approved: int, asked: int) -> int:
+    if asked == 0:
+        sys.stdout.write("nothing to approve: every server is approved\n")
+    elif asked > 1:
+        left = f", {asked - approved} not approved" if approved < asked else ""
+        sys.stdout.write(f"\n{plural(approved, 'server')} approved{left}\n")
+    return EXIT_CLEAN if approved == asked else EXIT_REFUSED
+
+
+def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[Project, tuple[Review, ...]], ...]:
+    """What gateways blocked of the server, for each scope in which something is blocked."""
+    from pinwarden.gateway.review import find_pending_reviews
+
+    found = ((part.project, find_pending_reviews(state, server.name, part.project.lock)) for part in server.parts)
+    return tuple((project, reviews) for project, reviews in found if reviews)
+
+
+def _decide_blocked(
+    state: GatewayState,
+    server: ServerToApprove,
+    blocked: Sequence[tuple[Project, tuple[Review, ...]]],
+    approver: Approver,
+) -> str:
+    """Ask about the changes that gateways blocked. The server is not started: the gateway recorded its definitions."""
+    from pinwarden.cli.approvals import APPROVED, SKIPPED, ask_decision, render_changes_with_warnings
+    from pinwarden.cli.commands.review import approve_all, decide_each
+    from pinwarden.cli.questions import QUIT
+    from pinwarden.gateway.review import compare_reviews
+
+    outcome = APPROVED
+    for project, reviews in blocked:
+        changes, warnings = compare_reviews(state, project, reviews)
+        sys.stdout.write(wrap(f"{server.name}: the gateway blocked {plural(len(reviews), 'change')}"))
+        sys.stdout.write(render_changes_with_warnings(changes, warnings))
+        answer = ask_decision(
+            f"Approve {'it' if len(reviews) == 1 else 'all'}?",
+            show=partial(_print_in_full, changes, warnings),
+            suspicious=bool(warnings) or any(change.severity == "critical" for change in changes),
+            can_split=len(reviews) > 1,
+        )
+        names = [review.name for review in reviews]
+        if answer == "approve":
+            answer = approve_all(state, project, names, approver)
+        elif answer == "each":
+            answer = decide_each(state, project, names, approver)
+        if answer == QUIT:
+            return QUIT
+        outcome = outcome if answer == APPROVED else SKIPPED
+    return outcome
+
+
+def _print_in_full(changes: Sequence[Change], warnings: Sequence[Row]) -> None:
+    from pinwarden.cli.approvals import render_changes_with_warnings
+
+    sys.stdout.write(render_changes_with_warnings(changes, warnings, full=True))
+
+
+def _settle_reviews(state: GatewayState, server: ServerToApprove, approver: Approver) -> None:
+    """Close the reviews of blocked changes that are approved by now. The approval itself is in the lock already."""
+    from pinwarden.gateway.review import settle_reviews
     from pinwarden.system.clock import now
 
-    project = project_from(args)
-    server = find_server_to_approve(project, args.server, args.client)
-    surface = run_probe(prepare_locked_probe(project, server.entry, project.find_configs(), probe_options(args)))
-    first = surface if is_first_approval(project, server) else None
-    approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
-    if args.yes:
-        return _print(approve(project, server, surface, approver, now()), args, first)
-    _print(add_scan_warnings(build_approval_report(project, server, surface), project, server, surface), args, first)
-    if is_already_approved(project, server, surface):
-        return 0
-    if args.format != "text" or not sys.stdin.isatty() or not _confirm():
-        sys.stderr.write("nothing was approved; add --yes to approve this\n")
-        return 1
-    report = approve(project, server, surface, replace(approver, approves_warnings=True), now())
-    return emit(replace(report, rows=(), notes=()), args.format)  # rows and notes were shown before the question
+    for part in server.parts:
+        try:
+            count = settle_reviews(state, part.project, server.name, approver, now())
+        except PinwardenError as err:
+            print_notice(
+                f"{server.name}: the changes that the gateway blocked stay pending: {err.message} [{err.code}]"
+            )
+        else:
+            if count:
+                print_notice(f"{server.name}: {plural(count, 'blocked change')} approved with it")
 
 
-def _print(report: Report, args: Namespace, first: Surface | None) -> int:
-    """Print what would be approved, or was: the whole surface if nothing of it was approved, otherwise the changes."""
+def _approve_without_questions(args: Namespace, servers: Sequence[ServerToApprove], approver: Approver) -> int:
+    from pinwarden.project.approve import combine_approval_reports
+
+    if args.all:
+        servers = [server for server in servers if server.needs_approval]
+    reports: list[Report] = []
+    for server in servers:
+        try:
+            report = _approve_one(args, server, approver)
+        except PinwardenError as err:
+            if len(servers) == 1:
+                raise
+            report = build_failure_report(server.name, err)
+            sys.stdout.write(wrap(report.summary) if args.format == "text" else "")
+        reports.append(report)
+    combined = combine_approval_reports(reports)
     if args.format != "text":
-        return emit(report, args.format)
-    from pinwarden.cli.render.surface_text import changes_of_report, render_changes, render_surface, render_warnings
+        return emit(combined, args.format)
+    if len(reports) != 1:
+        emit(replace(combined, rows=()), "text")
+    if not args.yes and combined.exit_code == EXIT_REFUSED:
+        sys.stderr.write(f"nothing was approved; to approve it: {_build_yes_command(args)}\n")
+    return combined.exit_code
 
-    warnings = report.rows[len(report.facts["changes"]) :]
-    if first is not None:
-        sys.stdout.write(render_surface(first, name=report.subject, warnings=warnings, full=args.full))
+
+def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -> Report:
+    from pinwarden.cli.streams import Progress
+    from pinwarden.project.approve import approve, build_approval_report, prepare_approval, prepare_server
+    from pinwarden.project.server_start import probe_server
+    from pinwarden.system.clock import now
+
+    if server.problem is not None:
+        hint = f"To approve it anyway: {format_approve_command([server.name], *_repeated_options(args))}"
+        raise PinwardenError("POLICY_REFUSED", f"{server.name[:120]!a}: {server.problem}", hint=hint)
+    prepared = prepare_server(server, probe_options(args))
+    if prepared.is_started and not args.allow_execute:
+        command = format_approve_command(args.server, *_repeated_options(args), "--allow-execute")
+        raise PinwardenError(
+            "CONSENT_REQUIRED",
+            f"Pinwarden does not start {server.name[:120]!a} without your consent: {prepared.description}",
+            hint=f"If you trust it: {command}",
+        )
+    with Progress(f"reading the tools of {server.name}"):
+        surface = probe_server(prepared.probe)
+    approval = prepare_approval(server, surface, warnings_approved=args.approve_warnings)
+    if args.yes and args.all and approval.looks_like_attack and not approval.is_unchanged:
+        hint = f"If you reviewed it and approve it: {format_approve_command([server.name], *_repeated_options(args))}"
+        raise PinwardenError("WARNINGS_NOT_APPROVED", f"{server.name[:120]!a} looks like an attack", hint=hint)
+    if args.yes and not approval.is_unchanged:
+        report = approve(approval, approver, now())
+        if report.exit_code == EXIT_CLEAN:
+            with read_database(args) as state:
+                _settle_reviews(state, server, approver)
     else:
-        sys.stdout.write(render_changes(changes_of_report(report), full=args.full))
-        sys.stdout.write(render_warnings(warnings) if warnings else "")
-    return emit(replace(report, rows=()), "text")
+        report = build_approval_report(approval)
+    if args.format == "text":
+        _print_approval(approval, report, full=args.full)
+    return report
 
 
-def _confirm() -> bool:
-    sys.stderr.write("approve this? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def _print_approval(approval: Approval, report: Report, *, full: bool) -> None:
+    from pinwarden.cli.approvals import render_approval
+
+    if not approval.is_unchanged:
+        sys.stdout.write(render_approval(approval, full=full))
+    emit(replace(report, rows=()), "text")
+
+
+def _build_yes_command(args: Namespace) -> str:
+    return format_approve_command(args.server, *_repeated_options(args), "--yes")
+
+
+def _repeated_options(args: Namespace) -> list[str]:
+    """The options of this call that a suggested command needs too."""
+    options = ["--all"] if args.all else []
+    for name in ("client", "project", "file", "scope"):
+        if getattr(args, name) is not None:
+            options += [f"--{name}", shlex.quote(str(getattr(args, name)))]
+    return [*options, *(f"--{name.replace('_', '-')}" for name in _REPEATED_FLAGS if getattr(args, name))]
+
+
+_REPEATED_FLAGS = ("allow_execute", "allow_private", "approve_warnings")

@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.cli.approvals import APPROVED, SKIPPED
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit, format_definition, print_rows
 from pinwarden.cli.project_arguments import (
@@ -21,19 +22,23 @@ from pinwarden.cli.project_arguments import (
     current_project,
     read_database,
 )
+from pinwarden.cli.questions import QUIT
+from pinwarden.cli.render.surface_text import changes_of_report, render_changes
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import plural
 
 if TYPE_CHECKING:
-    from pinwarden.core.report import Report, Row
+    from collections.abc import Sequence
+
+    from pinwarden.core.report import Report
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.lock import Approver
     from pinwarden.project.project import Project
 
 _QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
-_ANSWERS = {"a": "approved", "r": "rejected", "s": "skipped"}
+_ANSWERS = {"a": APPROVED, "r": "rejected", "s": SKIPPED}
 _ANSWER_WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
 _ERRORS_OF_ONE_CHANGE = (
     "REVIEW_STALE",
@@ -242,16 +247,46 @@ def _review_all(args: Namespace, state: GatewayState, project: Project) -> int:
             "a review needs a terminal",
             hint="In scripts, use pinwarden review list, show, approve and reject.",
         )
-    approver = approver_from(args)
+    decided, _ = _decide_all(state, project, names, approver_from(args))
+    pending = plural(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
+    sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {pending} still to review\n")
+    return 0
+
+
+def decide_each(state: GatewayState, project: Project, names: Sequence[str], approver: Approver) -> str:
+    """Decide about each of these changes. Returns ``approved`` if all are, ``skipped``, or ``QUIT``."""
+    decided, finished = _decide_all(state, project, names, approver)
+    if not finished:
+        return QUIT
+    return APPROVED if decided[APPROVED] == len(names) else SKIPPED
+
+
+def approve_all(state: GatewayState, project: Project, names: Sequence[str], approver: Approver) -> str:
+    """Approve these changes, which were shown with their warnings. A critical one needs a reason."""
+    from pinwarden.gateway.review import approve_reviews, has_reason
+    from pinwarden.system.clock import now
+
+    if not has_reason(approver) and any(state.reviews.get(name).level == "critical" for name in names):
+        reason = _ask_reason(needed=True)
+        if not reason:
+            return QUIT
+        approver = replace(approver, why=reason)
+    report = approve_reviews(state, project, names, replace(approver, approves_warnings=True), now())
+    emit(replace(report, rows=()), "text")
+    return APPROVED
+
+
+def _decide_all(
+    state: GatewayState, project: Project, names: Sequence[str], approver: Approver
+) -> tuple[dict[str, int], bool]:
+    """Decide about each change. Returns how many were decided how, and whether the person did not quit."""
     decided = dict.fromkeys(_ANSWERS.values(), 0)
     for position, name in enumerate(names, 1):
         answer = _decide(state, project, name, approver, heading=f"{position} of {len(names)}  ")
         if answer == "q":
-            break
+            return decided, False
         decided[_ANSWERS[answer]] += 1
-    pending = plural(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
-    sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {pending} still to review\n")
-    return 0
+    return decided, True
 
 
 def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
@@ -324,11 +359,13 @@ def _read_line(question: str) -> str:
 
 def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
     """Print one change. The definition is included if the rows do not show all of it."""
-    rows = _rows_without_new_items(report)
+    changes = changes_of_report(report)
+    others = report.rows[len(changes) :]  # the warnings of the scan, or why it cannot be approved
     sys.stdout.write(wrap(f"{heading}{report.subject}"))
     sys.stdout.write("".join(wrap(text, label=f"{name:{_LABEL_WIDTH}}") for name, text in _describe(report)))
-    print_rows(rows)
-    if definition or rows != report.rows or report.facts["approval_goes_to"] is None:
+    sys.stdout.write(render_changes(changes) if changes else "")
+    print_rows(others)
+    if definition or report.facts["approval_goes_to"] is None:
         _print_definition(report)
     sys.stdout.write(wrap(report.summary))
     sys.stdout.flush()
@@ -349,11 +386,6 @@ def _describe(report: Report) -> list[tuple[str, str]]:
         ("seen", f"first {review['opened']}, last {review['last_seen']}"),
         ("approval", report.facts["approval_goes_to"] or "not possible, because the item cannot be identified"),
     ]
-
-
-def _rows_without_new_items(report: Report) -> tuple[Row, ...]:
-    """The rows, without the text of new items: these are printed as definitions."""
-    return tuple(replace(row, after=None) if row.before is None and not row.path else row for row in report.rows)
 
 
 def _format_state(review: dict[str, Any]) -> str:

@@ -38,7 +38,9 @@ _MAX_VALUE = 300  # characters of a value in a list of changes, unless ``full``
 _MAX_TEXT = 1200  # characters of a changed text, unless ``full``
 _MAX_NAMES = 6  # items that a group of identical changes names
 _KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
-_LEGEND = "? marks optional parameters. Hints in [brackets] are what the server says about itself."
+_NO_HINTS = "[no hints]"
+_LEGEND = "? marks optional parameters. [Hints] are what the server says about itself."
+_LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool says whether it is read-only or destructive."
 
 
 def render_surface(
@@ -55,11 +57,13 @@ def render_surface(
     if isinstance(instructions, str) and instructions:
         page.add("Instructions for the model:")
         page.add_text(instructions, indent=4)
+    tools = surface.items_of_kind(TOOL)
+    has_hints = any(_describe_hints(tool.value) != _NO_HINTS for tool in tools if isinstance(tool.value, dict))
     for kind in ITEM_KINDS:
         for item in sorted(surface.items_of_kind(kind), key=lambda item: item.key):
-            _add_item(page, item)
-    if surface.items_of_kind(TOOL):
-        page.add(_LEGEND)
+            _add_item(page, item, show_hints=has_hints)
+    if tools:
+        page.add(_LEGEND if has_hints else _LEGEND_WITHOUT_HINTS)
     return page.text()
 
 
@@ -171,13 +175,14 @@ def _describe_costs(surface: Surface) -> str:
     return f"about {compute_costs(surface).total:,} tokens in every conversation"
 
 
-def _add_item(page: _Page, item: Item) -> None:
+def _add_item(page: _Page, item: Item, *, show_hints: bool = True) -> None:
     value = item.value if isinstance(item.value, dict) else {}
     if item.digest is None:
         page.add(f"{item.kind.entity} {item.name}: cannot be approved: {item.problem}", indent=2, hanging=4)
         return
     if item.kind is TOOL:
-        page.add(f"{quote_name(item.name)}({describe_parameters(value)}) {_describe_hints(value)}", indent=2, hanging=4)
+        hints = f" {_describe_hints(value)}" if show_hints else ""
+        page.add(f"{quote_name(item.name)}({describe_parameters(value)}){hints}", indent=2, hanging=4)
     elif item.kind is PROMPT:
         page.add(f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})", indent=2, hanging=4)
     else:
@@ -203,7 +208,7 @@ def _list_arguments(prompt: dict[str, Any]) -> Iterator[str]:
 def _describe_hints(tool: dict[str, Any]) -> str:
     hints = tool.get("annotations")
     if not isinstance(hints, dict):
-        return "[no hints]"
+        return _NO_HINTS
     words = []
     if hints.get("readOnlyHint") is True:
         words.append("read-only")
@@ -213,7 +218,7 @@ def _describe_hints(tool: dict[str, Any]) -> str:
         words.append("writes")
     if hints.get("openWorldHint") is True:
         words.append("reaches other systems")
-    return f"[{', '.join(words)}]" if words else "[no hints]"
+    return f"[{', '.join(words)}]" if words else _NO_HINTS
 
 
 def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, str]]) -> None:

@@ -1,0 +1,204 @@
+"""Ask a person to approve a server: what it would start, what it offers or what changed, and the decision.
+
+Every answer is written at once, so an interruption loses no answer and leaves nothing half-approved. ``approve`` and
+``setup`` use this module.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.questions import QUIT, ask
+from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
+from pinwarden.cli.render.text import wrap
+from pinwarden.cli.streams import Progress
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.project.approve import (
+    Approval,
+    apply_change,
+    list_config_changes,
+    prepare_approval,
+    prepare_server,
+    record_approval,
+    record_configuration,
+    split_changes,
+    summarize_approved,
+)
+from pinwarden.system.clock import now
+
+if TYPE_CHECKING:
+    from pinwarden.core.report import Row
+    from pinwarden.project.approve import PreparedServer
+    from pinwarden.project.lock import Approver
+    from pinwarden.project.servers_to_approve import ServerToApprove
+    from pinwarden.surface.drift.changes import Change
+    from pinwarden.surface.probe.probe import ProbeOptions
+    from pinwarden.surface.surface import Surface
+
+APPROVED, SKIPPED = "approved", "skipped"
+"""What a person decided; the third possibility is ``QUIT``."""
+
+
+def approve_at_terminal(
+    server: ServerToApprove, options: ProbeOptions, approver: Approver, *, full: bool = False
+) -> str:
+    """Ask about one server: whether to start it, then whether to approve it. Returns what was decided."""
+    _print_heading(server)
+    if server.problem is not None:
+        sys.stdout.write(wrap(f"It cannot be approved: {server.problem}"))
+        return SKIPPED
+    try:
+        surface = _read_surface(server, options)
+    except PinwardenError as err:
+        sys.stdout.write(wrap(f"Its tools could not be read: {err.message} [{err.code}]"))
+        sys.stdout.write(wrap(err.hint, label="hint: ") if err.hint else "")
+        return _lock_without_tools(server, approver)
+    if surface == QUIT:
+        return QUIT
+    if isinstance(surface, str):
+        return _lock_without_tools(server, approver)
+    return decide(prepare_approval(server, surface), approver, full=full)
+
+
+def decide(approval: Approval, approver: Approver, *, full: bool = False) -> str:
+    """Show what would be approved, ask, and record the answer."""
+    if approval.is_unchanged:
+        sys.stdout.write(wrap("Nothing to approve: its surface is as approved."))
+        return APPROVED
+    sys.stdout.write(render_approval(approval, full=full))
+    can_split = len(approval.server.reviewed_surfaces()) == 1 and not approval.is_first
+    answer = ask_decision(
+        f"Approve {approval.server.name}?",
+        show=lambda: sys.stdout.write(render_approval(approval, full=True)),
+        suspicious=approval.looks_like_attack,
+        can_split=can_split,
+    )
+    if answer == "approve":
+        return _record(approval, approver)
+    return _decide_each(approval, approver) if answer == "each" else answer
+
+
+def ask_decision(question: str, *, show: Callable[[], object], suspicious: bool, can_split: bool) -> str:
+    """Ask until it is decided: ``approve``, ``each``, ``SKIPPED`` or ``QUIT``.
+
+    The default is to approve, unless something looks like an attack.
+    """
+    choices = ["approve", "each", "show", "skip", QUIT] if can_split else ["approve", "show", "skip", QUIT]
+    while True:
+        answer = ask(question, choices, "skip" if suspicious else "approve")
+        if answer != "show":
+            return SKIPPED if answer == "skip" else answer
+        show()
+
+
+def render_approval(approval: Approval, *, full: bool = False) -> str:
+    """What a person reads before approving: the whole surface if nothing was approved, otherwise the changes."""
+    warnings = approval.candidate.warnings
+    if approval.is_first:
+        changes = _render_config_changes(approval.changes, full=full)
+        return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, full=full)
+    return render_changes_with_warnings(approval.changes, warnings, full=full)
+
+
+def render_changes_with_warnings(changes: Sequence[Change], warnings: Sequence[Row], *, full: bool = False) -> str:
+    """Changes of a surface, and the scan warnings about their text, if there are any."""
+    return render_changes(changes, full=full) + (render_warnings(warnings) if warnings else "")
+
+
+def _print_heading(server: ServerToApprove) -> None:
+    clients = ", ".join(server.clients)
+    state = "" if server.is_locked else ", not locked yet"
+    sys.stdout.write(wrap(f"\n{server.name}".lstrip("\n") + (f" in {clients}" if clients else "") + state))
+
+
+def _render_config_changes(changes: Sequence[Change], *, full: bool) -> str:
+    configuration = [change for change in changes if change.entity == "config"]
+    return render_changes(configuration, full=full) if configuration else ""
+
+
+def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | str:
+    """The surface of the server, or what was answered to the question whether to start it."""
+    prepared = prepare_server(server, replace(options, allow_execute=True))
+    if not (prepared.is_started and options.allow_execute):
+        changes = list_config_changes(server)
+        sys.stdout.write(render_changes(changes) if changes else "")
+        answer = ask(_ask_to_start(server, prepared), ("yes", "no", QUIT), "yes")
+        if answer != "yes":
+            return answer
+    from pinwarden.project.server_start import probe_server
+
+    with Progress(f"reading the tools of {server.name}"):
+        return probe_server(prepared.probe)
+
+
+def _ask_to_start(server: ServerToApprove, prepared: PreparedServer) -> str:
+    if prepared.is_started:
+        return f"Start {server.name} ({prepared.description}) to read its tools?"
+    return f"Connect to {server.name} ({prepared.description}) to read its tools?"
+
+
+def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
+    """Offer to approve only the configuration. Without a change of it, there is nothing to decide."""
+    if not any(part.configured for part in server.parts):
+        sys.stdout.write(wrap("Nothing was approved: its tools were not read."))
+        return SKIPPED
+    answer = ask(f"Lock {server.name} as it is configured, without its tools?", ("yes", "no", QUIT), "no")
+    if answer != "yes":
+        return QUIT if answer == QUIT else SKIPPED
+    record_configuration(server, approver, now())
+    sys.stdout.write(wrap(f"{server.name}: locked without its tools. To approve them later, run the command again."))
+    return SKIPPED
+
+
+def _record(approval: Approval, approver: Approver) -> str:
+    """Write the approval. Its warnings were shown before the question."""
+    seen = replace(approval, candidate=replace(approval.candidate, warnings_approved=True))
+    record_approval(seen, approver, now())
+    sys.stdout.write(wrap(summarize_approved(seen, approver)))
+    return APPROVED
+
+
+def _decide_each(approval: Approval, approver: Approver) -> str:
+    """Ask about the configuration and then about each changed item. Every approved one is written at once."""
+    server, served = approval.server, approval.surface
+    configuration = list_config_changes(server)
+    if any(part.configured for part in server.parts):
+        sys.stdout.write(render_changes(configuration))
+        answer = ask(f"Approve the configuration of {server.name}?", ("approve", "skip", QUIT), "skip")
+        if answer != "approve":
+            return QUIT if answer == QUIT else SKIPPED
+        server = record_configuration(server, approver, now())
+    (approved,) = approval.server.reviewed_surfaces()
+    items = list(split_changes(approved, served))
+    skipped = 0
+    for position, (member, key) in enumerate(items, 1):
+        change = apply_change(approved, served, member, key)
+        step = replace(prepare_approval(server, change.surface), changes=change.changes)
+        answer = _decide_item(step, f"{position} of {len(items)}: approve {change.title}?")
+        if answer == QUIT:
+            return QUIT
+        if answer == SKIPPED:
+            skipped += 1
+            continue
+        seen = replace(step, candidate=replace(step.candidate, warnings_approved=True))
+        partial = position < len(items) or skipped > 0
+        server, approved = record_approval(seen, approver, now(), partial=partial), change.surface
+    if skipped:
+        sys.stdout.write(wrap(f"{server.name}: {skipped} of {len(items)} not approved; the gateway blocks these."))
+        return SKIPPED
+    sys.stdout.write(wrap(f"{server.name}: every change is approved by {approver.by}"))
+    return APPROVED
+
+
+def _decide_item(step: Approval, question: str) -> str:
+    """Show one changed item and ask about it."""
+    sys.stdout.write(render_approval(step))
+    return ask_decision(
+        question,
+        show=lambda: sys.stdout.write(render_approval(step, full=True)),
+        suspicious=step.looks_like_attack,
+        can_split=False,
+    )
