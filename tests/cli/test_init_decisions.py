@@ -130,10 +130,10 @@ class TestASecondInit:
         assert "release_changed" not in agreed.out
         assert world.run("ci").code == 0
 
-    def test_the_error_for_an_unlocked_server_names_init_accept(self, world: World) -> None:
+    def test_a_name_that_is_neither_locked_nor_configured_cannot_be_approved(self, world: World) -> None:
         outcome = world.run("approve", "helper")
         assert (outcome.code, "[SERVER_NOT_LOCKED]" in outcome.err) == (1, True)
-        assert "pinwarden init --accept" in outcome.err
+        assert "No client's file has it either" in outcome.err
 
 
 def test_a_first_init_does_not_lock_a_command_that_downloads_and_runs_code(world: World) -> None:

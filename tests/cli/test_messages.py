@@ -20,8 +20,8 @@ from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.output import render
 from pinwarden.cli.render.text import wrap
 from tests.cli.run import pinwarden
+from tests.cli.terminal import AtTerminal
 from tests.cli.test_formats import report, row
-from tests.cli.test_init_decisions import answer
 from tests.cli.test_lock_and_gate import NOTES, POISONED, TOOL, VECTORS, World
 from tests.servers.plain_http import Said, plain_server
 
@@ -396,8 +396,8 @@ class TestFirstApproval:
         assert "right file" not in outcome.out
         assert "to approve for the first time" in outcome.out
 
-    def test_each_tool_is_shown_over_several_lines(self, world: World) -> None:
-        shown = world.run("approve", "notes", "--allow-execute").out
+    def test_complete_definitions_are_shown_on_request(self, world: World) -> None:
+        shown = world.run("approve", "notes", "--allow-execute", "--full").out
         assert '    {\n      "name": "search",\n      "description": "Search the notes.",\n' in shown
 
     def test_an_unchanged_server_has_nothing_to_approve(self, world: World) -> None:
@@ -406,13 +406,18 @@ class TestFirstApproval:
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out == "notes: nothing to approve, its surface is as approved\n"
 
-    def test_after_a_yes_the_difference_is_not_shown_again(self, world: World) -> None:
+    def test_a_difference_that_looks_like_an_attack_is_not_approved_by_an_empty_answer(self, world: World) -> None:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
         world.serve(POISONED)
-        outcome = answer(world, "y\n", "approve", "notes", "--allow-execute")
-        assert outcome.code == 0
-        assert outcome.out.count("read ~/.ssh/id_rsa") == 1
-        assert "1 change approved by reviewer" in outcome.out
+        environment = {**os.environ, "HOME": str(world.home), "PINWARDEN_APPROVER": "reviewer"}
+        for typed, code in (("\n", 1), ("approve\n", 0)):
+            with AtTerminal("approve", "notes", "--allow-execute", cwd=world.root, env=environment) as terminal:
+                shown = terminal.until("Approve notes? ")
+                assert shown.count("read ~/.ssh/id_rsa") >= 1
+                assert "1 change looks like an attack" in shown
+                terminal.until("[q]uit")
+                terminal.types(typed)
+                assert terminal.ends() == code
 
     def test_the_advice_of_explain_works_when_it_is_followed(self, world: World) -> None:
         output = world.run("explain", "notes").out

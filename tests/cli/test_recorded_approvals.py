@@ -87,8 +87,8 @@ class TestRecordedReasons:
         assert folder.reasons() == {"notes": "approved with --yes"}
         folder.configure("notes", text="Search all notes.")
         with folder.at_terminal("approve", "notes", "--allow-execute") as terminal:
-            terminal.until("approve this? [y/N] ")
-            terminal.types("y\n")
+            terminal.until("Approve notes? ")
+            terminal.types("approve\n")
             assert terminal.ends() == 0
         assert folder.reasons() == {"notes": "shown on a terminal and approved there"}
         assert folder.records()["notes"]["approval"]["by"] == "reviewer"

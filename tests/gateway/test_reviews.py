@@ -799,7 +799,8 @@ def test_a_person_reviews_pending_changes_interactively(locked: ReviewWorld) -> 
         "2 of 3  notes: tool search",
         "3 of 3  notes: tool twice",
     ]
-    assert out.count(b"definition, as the server sent it") == 3  # what is new as a whole, and once more when asked
+    assert out.count(b"definition, as the server sent it") == 2  # when asked, and of what cannot be approved
+    assert b"  1 tool added:\n    read()" in out
     assert out.count(b"1 change approved by reviewer") == 1
     assert out.endswith(b"1 approved, 1 rejected; 1 change still to review\n")
     assert err.count(b"approve (a), reject (r), definition (d), skip (s), quit (q)?") == 4

@@ -34,11 +34,13 @@ def ask_client(harness: SessionHarness, method: str, params: dict[str, Any]) -> 
     return sent[0] if sent else {}
 
 
-@pytest.mark.parametrize(("name", "where"), [("no_such_tool", "audit tail"), (SEARCH["name"], "review")])
+@pytest.mark.parametrize(("name", "where"), [("no_such_tool", "audit tail"), (SEARCH["name"], "approve notes")])
 def test_a_refusal_names_the_command_that_shows_the_review(name: str, where: str) -> None:
     harness = SessionHarness({"tools": [POISONED]}, lock=approved_surface(HONEST))
     harness.open()
-    assert harness.call_tool(name)["error"]["message"].endswith(f" To review it, a person can run: pinwarden {where}")
+    message = harness.call_tool(name)["error"]["message"]
+    assert message.startswith(f"Pinwarden blocked tool '{name}' of server 'notes': ")
+    assert message.endswith(f" To review it, a person can run in a terminal: pinwarden {where}")
 
 
 # Forwarded

@@ -130,16 +130,27 @@ def remove() -> Schema:
 
 
 def approve() -> Schema:
-    warned = {"warnings": array(ref("row"), minItems=1)}
-    shown = exactly(diff_members(), warned)
+    rows = array(ref("row"), minItems=1)
+    shown = {"warnings": rows, "configuration": rows}
     approved = {"approved": {"const": True}, "by": FULL_TEXT, "why": TEXT, "surface": SHA256}
-    done = exactly({**diff_members(), **approved}, warned)
+    failed = {"error": exactly({"code": CODE, "message": TEXT})}
+    name = {"name": TEXT}
+    server = {
+        "oneOf": [
+            exactly({**name, **diff_members()}, shown),
+            exactly({**name, **diff_members(), **approved}, shown),
+            exactly({**name, **failed}),
+        ]
+    }
+    one = [exactly(diff_members(), shown), exactly({**diff_members(), **approved}, shown), exactly(failed)]
     return output(
         "approve",
-        {"oneOf": [shown, done]},
-        "The changes to approve, or with --yes the approved ones, by whom and why, and the warnings of the scan.",
+        {"oneOf": [*one, exactly({"servers": array(ref("server"))})]},
+        "The changes to approve, or with --yes the approved ones, by whom and why, and the warnings of the scan. With "
+        "several servers, one object for each.",
         change=surface_change(),
         row=report_row(),
+        server=server,
     )
 
 

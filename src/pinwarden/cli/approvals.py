@@ -95,10 +95,10 @@ def ask_decision(question: str, *, show: Callable[[], object], suspicious: bool,
 
 
 def render_approval(approval: Approval, *, full: bool = False) -> str:
-    """What a person reads before approving: the whole surface if nothing was approved, otherwise the changes."""
+    """What a person reads before approving: the changes, and the whole surface if nothing of it was approved."""
     warnings = approval.candidate.warnings
     if approval.is_first:
-        changes = _render_config_changes(approval.changes, full=full)
+        changes = render_changes(approval.changes, full=full) if approval.changes else ""
         return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, full=full)
     return render_changes_with_warnings(approval.changes, warnings, full=full)
 
@@ -112,11 +112,6 @@ def _print_heading(server: ServerToApprove) -> None:
     clients = ", ".join(server.clients)
     state = "" if server.is_locked else ", not locked yet"
     sys.stdout.write(wrap(f"\n{server.name}".lstrip("\n") + (f" in {clients}" if clients else "") + state))
-
-
-def _render_config_changes(changes: Sequence[Change], *, full: bool) -> str:
-    configuration = [change for change in changes if change.entity == "config"]
-    return render_changes(configuration, full=full) if configuration else ""
 
 
 def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | str:

@@ -107,20 +107,23 @@ def show_review(state: GatewayState, project: Project, name: str) -> tuple[Revie
     return review, build_review_report(review, baseline.surfaces[key], baseline.place)
 
 
-def find_pending_reviews(state: GatewayState, server: str, lock: Path) -> tuple[Review, ...]:
-    """Return the changes of a locked server that a gateway blocked and that can be approved."""
-    name, baseline = make_storable_name(server), name_lock_baseline(lock)
+def find_pending_reviews(state: GatewayState, server: str, lock: Path | None) -> tuple[Review, ...]:
+    """Return the changes of a server that a gateway blocked and that can be approved.
+
+    They are those of the server in one lock; without a lock, those of every server of that name.
+    """
+    name, baseline = make_storable_name(server), None if lock is None else name_lock_baseline(lock)
     return tuple(
         review
         for review in state.reviews.select((PENDING,))
-        if review.server == name and review.baseline == baseline and _can_be_approved(review)
+        if review.server == name and baseline in (None, review.baseline) and _can_be_approved(review)
     )
 
 
 def compare_reviews(
     state: GatewayState, project: Project, reviews: Sequence[Review]
 ) -> tuple[tuple[Change, ...], tuple[Row, ...]]:
-    """Return what approving these reviews of one server would change, and the scan warnings about it."""
+    """Return what approving these reviews of one server and baseline would change, and the scan warnings about it."""
     baseline = _open_baseline(state, project, reviews[0].server, reviews[0].baseline)
     changes: dict[str, Change] = {}
     warnings: dict[Row, None] = {}

@@ -46,7 +46,7 @@ class Approval(Record):
     server: ServerToApprove
     candidate: ApprovalCandidate
     changes: tuple[Change, ...]
-    """Changes of the configuration, then of the surface. For a first approval, only of the configuration."""
+    """Changes of the configuration, then of the surface since it was approved or recorded."""
     is_first: bool
     """Whether no person approved a surface of the server before."""
 
@@ -118,9 +118,9 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
     """Compare a probed surface with the approved ones, and scan the text that no person approved before."""
     if surface.digest is None:
         raise PinwardenError("SURFACE_INVALID", f"{server.name[:120]!a} cannot be approved: {surface.problem}")
-    approved = server.reviewed_surfaces()
+    approved, recorded = server.reviewed_surfaces(), server.recorded_surfaces()
     candidate = scan_for_approval(server.name, surface, approved, warnings_approved=warnings_approved)
-    changes = {repr(change): change for known in approved for change in compare(known, surface)}
+    changes = {repr(change): change for known in approved or recorded for change in compare(known, surface)}
     return Approval(
         server=server,
         candidate=candidate,
@@ -137,7 +137,9 @@ def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
 def record_approval(approval: Approval, approver: Approver, now: str, *, partial: bool = False) -> ServerToApprove:
     """Write the approved surface, for every client and scope that has the server. Returns the server as locked now.
 
-    ``partial`` says that the server serves more than is approved, so another release still has to be approved. Raises WARNINGS_NOT_APPROVED if the scan found warnings that the approver did not approve.
+    ``partial`` says that the server serves more than is approved, so another release still has to be approved.
+
+    Raises WARNINGS_NOT_APPROVED if the scan found warnings that the approver did not approve.
     """
     candidate = approval.candidate
     candidate.refuse_if_blocked()
@@ -223,20 +225,21 @@ def apply_change(approved: Surface, served: Surface, member: str, key: str) -> I
 def build_approval_report(approval: Approval, hint: str = "") -> Report:
     """The report of what would be approved. ``hint`` is the command that approves it."""
     server, surface = approval.server, approval.surface
-    baselines = server.reviewed_surfaces() or (Surface(server=None, items={}, observed={}),)
-    first = compare_surfaces(baselines[0], surface, server.name, whole=True)
-    surface_changes = [change for change in approval.changes if change.entity != "config"]
-    if approval.is_first:
-        surface_changes = list(compare(baselines[0], surface))
-    rows = tuple(build_change_row(change, whole=True) for change in surface_changes)
-    if approval.is_first:
+    recorded = server.reviewed_surfaces() or server.recorded_surfaces()
+    before = recorded[0] if recorded else Surface(server=None, items={}, observed={})
+    first = compare_surfaces(before, surface, server.name, whole=True)
+    changes = (
+        [change for change in approval.changes if change.entity != "config"] if recorded else compare(before, surface)
+    )
+    rows = tuple(build_change_row(change, whole=True) for change in changes)
+    if not recorded:
         rows = tuple(replace(row, message="Not approved yet.") for row in rows)
-    counts = {level: sum(change.severity == level for change in surface_changes) for level in first.facts["counts"]}
+    counts = {level: sum(change.severity == level for change in changes) for level in first.facts["counts"]}
     configuration = tuple(build_change_row(change) for change in server.config_changes)
     blocked = bool(counts["critical"] or counts["review"] or configuration)
     facts: dict[str, Any] = {
         **first.facts,
-        "changes": [change.to_json() for change in surface_changes],
+        "changes": [change.to_json() for change in changes],
         "blocked_by_default": blocked,
         "counts": counts,
     }
@@ -250,6 +253,7 @@ def build_approval_report(approval: Approval, hint: str = "") -> Report:
         summary=_summarize(approval, hint),
         exit_code=EXIT_CLEAN if approval.is_unchanged else EXIT_REFUSED,
         rows=(*rows, *configuration, *approval.candidate.warnings),
+        notes=first.notes if recorded else (),
         facts=facts,
     )
 
@@ -284,7 +288,8 @@ def summarize_approved(approval: Approval, approver: Approver) -> str:
     """The sentence after an approval."""
     clients = approval.server.clients
     covered = f" for {', '.join(clients)}" if len(clients) > 1 else ""
-    return f"{approval.server.name}: approved by {approver.by}{covered}"
+    changes = f"{plural(len(approval.changes), 'change')} " if approval.changes else ""
+    return f"{approval.server.name}: {changes}approved by {approver.by}{covered}"
 
 
 def build_failure_report(server: str, err: PinwardenError) -> Report:

@@ -261,7 +261,7 @@ def _prepare_probe(
         return err
 
 
-def write_approvals(
+def write_approvals(  # noqa: PLR0913  every part of an approval
     discovery: Discovery,
     servers: Sequence[DiscoveredServer],
     approver: Approver,

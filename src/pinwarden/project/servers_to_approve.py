@@ -7,7 +7,7 @@ A server is one package, command or address with its arguments. The same server 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.table import get_client
@@ -89,11 +89,18 @@ class ServerToApprove(Record):
 
     def reviewed_surfaces(self) -> tuple[Surface, ...]:
         """The distinct surfaces that a person approved."""
+        return self._list_surfaces(was_shown)
+
+    def recorded_surfaces(self) -> tuple[Surface, ...]:
+        """The distinct surfaces in the lock, including those that were only recorded."""
+        return self._list_surfaces(lambda _: True)
+
+    def _list_surfaces(self, is_wanted: Callable[[Entry], bool]) -> tuple[Surface, ...]:
         surfaces: dict[str, Surface] = {}
         for part in self.parts:
             for entry in part.earlier_entries():
                 surface = part.discovery.approved.surface(entry.key)
-                if surface is not None and was_shown(entry):
+                if surface is not None and is_wanted(entry):
                     surfaces.setdefault(str(surface.digest), surface)
         return tuple(surfaces.values())
 

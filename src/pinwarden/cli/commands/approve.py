@@ -16,6 +16,7 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_warnings_argument,
     approver_from,
+    current_project,
     projects_in_scope,
     read_database,
 )
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pinwarden.gateway.store.reviews import Review
     from pinwarden.project.approve import Approval
     from pinwarden.project.lock import Approver
-    from pinwarden.project.project import Project
     from pinwarden.project.servers_to_approve import ServerToApprove
     from pinwarden.surface.drift.changes import Change
 
@@ -77,11 +77,27 @@ def approve(args: Namespace) -> int:
         raise PinwardenError("USAGE", problem, hint="For every server that is not approved: pinwarden approve --all")
     projects = projects_in_scope(args)
     servers = find_servers_to_approve(projects, args.server, args.client)
-    refuse_unknown_names(projects, args.server, servers, args.client)
+    interactive = not args.yes and args.format == "text" and can_ask()
+    known_elsewhere = _find_blocked_elsewhere(args, servers) if interactive else ()
+    refuse_unknown_names(projects, args.server, (*servers, *known_elsewhere), args.client)
     approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
-    if args.yes or args.format != "text" or not can_ask():
-        return _approve_without_questions(args, servers, approver)
-    return _approve_with_questions(args, servers, approver)
+    if interactive:
+        return _approve_with_questions(args, (*servers, *known_elsewhere), approver)
+    return _approve_without_questions(args, servers, approver)
+
+
+def _find_blocked_elsewhere(args: Namespace, servers: Sequence[ServerToApprove]) -> tuple[ServerToApprove, ...]:
+    """Named servers that are not locked or configured here, but of which a gateway blocked something."""
+    from pinwarden.gateway.review import find_pending_reviews
+    from pinwarden.project.servers_to_approve import ServerToApprove
+
+    missing = [name for name in args.server if not any(name == server.name for server in servers)]
+    if not missing:
+        return ()
+    with read_database(args) as state:
+        return tuple(
+            ServerToApprove(name=name, parts=()) for name in missing if find_pending_reviews(state, name, None)
+        )
 
 
 def _approve_with_questions(args: Namespace, servers: Sequence[ServerToApprove], approver: Approver) -> int:
@@ -115,18 +131,22 @@ def _print_totals(approved: int, asked: int) -> int:
     return EXIT_CLEAN if approved == asked else EXIT_REFUSED
 
 
-def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[Project, tuple[Review, ...]], ...]:
-    """What gateways blocked of the server, for each scope in which something is blocked."""
+def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[Review, ...], ...]:
+    """What gateways blocked of the server, in groups with the same approved surface."""
     from pinwarden.gateway.review import find_pending_reviews
 
-    found = ((part.project, find_pending_reviews(state, server.name, part.project.lock)) for part in server.parts)
-    return tuple((project, reviews) for project, reviews in found if reviews)
+    locks = [part.project.lock for part in server.parts] or [None]
+    groups: dict[str, list[Review]] = {}
+    for lock in locks:
+        for review in find_pending_reviews(state, server.name, lock):
+            groups.setdefault(review.baseline, []).append(review)
+    return tuple(map(tuple, groups.values()))
 
 
 def _decide_blocked(
     state: GatewayState,
     server: ServerToApprove,
-    blocked: Sequence[tuple[Project, tuple[Review, ...]]],
+    blocked: Sequence[tuple[Review, ...]],
     approver: Approver,
 ) -> str:
     """Ask about the changes that gateways blocked. The server is not started: the gateway recorded its definitions."""
@@ -135,8 +155,8 @@ def _decide_blocked(
     from pinwarden.cli.questions import QUIT
     from pinwarden.gateway.review import compare_reviews
 
-    outcome = APPROVED
-    for project, reviews in blocked:
+    outcome, project = APPROVED, current_project()
+    for reviews in blocked:
         changes, warnings = compare_reviews(state, project, reviews)
         sys.stdout.write(wrap(f"{server.name}: the gateway blocked {plural(len(reviews), 'change')}"))
         sys.stdout.write(render_changes_with_warnings(changes, warnings))

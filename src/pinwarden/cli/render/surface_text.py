@@ -40,7 +40,7 @@ _MAX_NAMES = 6  # items that a group of identical changes names
 _KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
 _NO_HINTS = "[no hints]"
 _LEGEND = "? marks optional parameters. [Hints] are what the server says about itself."
-_LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool says whether it is read-only or destructive."
+_LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool has hints (read-only, destructive)."
 
 
 def render_surface(

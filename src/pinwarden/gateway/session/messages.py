@@ -8,6 +8,7 @@ ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambi
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from json import JSONDecodeError, dumps, loads
 from typing import Any
@@ -16,7 +17,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
-from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, format_digest
+from pinwarden.gateway.gates.lists import METHOD_UNKNOWN, NOT_LISTED, format_digest
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
@@ -248,24 +249,19 @@ def build_unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes
 
 
 def build_blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
-    """Encode the response to a blocked request: the reason, the digests, and the command that shows the change.
+    """Encode the response to a blocked request: the reason, and the command with which a person reviews the change.
 
     ``requested`` is the name in the client's request, if it differs from the verdict's key. The response never quotes
-    text from the server.
+    text from the server. The digests are in its data.
     """
     name = requested or verdict.key
     item = f"{verdict.entity} '{make_printable(name)}'"
-    served = f" Served: {format_digest(verdict.digest) or 'a definition without a digest'}."
-    approved = (
-        f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " No item of that name is approved."
-    )
-    if verdict.code == LIST_FAILED:
-        approved = served = ""  # the gateway does not know the definition
     # An item that the server never listed has no definition to review.
-    command = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
+    unlisted = verdict.code in (NOT_LISTED, METHOD_UNKNOWN)
+    command = "audit tail" if unlisted else f"approve {shlex.quote(make_printable(server))}"
     text = (
-        f"pinwarden: {item} of server '{make_printable(server)}' is blocked: {verdict.reason}{approved}{served}"
-        f" To review it, a person can run: {command}"
+        f"Pinwarden blocked {item} of server '{make_printable(server)}': {verdict.reason}"
+        f" To review it, a person can run in a terminal: pinwarden {command}"
     )
     # A server without the method would respond with the same error.
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
