@@ -33,8 +33,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOTES_SERVER = (REPOSITORY / "examples" / "notes_server.py").read_text()
 REGISTRY_URL = "https://registry.example.org"
 OCI_HOST = "registry.example.org"
-NEEDS_MORE = ("pinwarden bundle push", "pinwarden bundle pull", "pinwarden registry serve")
-"""Examples that need an OCI registry, or that run until they are stopped: each has its own test."""
+NEEDS_MORE = ("pinwarden bundle push", "pinwarden bundle pull", "pinwarden registry serve", "pinwarden approve")
+"""Examples that need an OCI registry or a terminal, or that run until they are stopped: each has its own test."""
 
 
 def examples(name: str) -> list[str]:
@@ -236,6 +236,19 @@ def test_the_example_of_a_registry_serves_one(tmp_path: Path) -> None:
             process.wait(60)
         finally:
             process.kill()
+
+
+def test_the_examples_of_approve_ask_on_a_terminal(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    for line in examples("approve"):
+        if "--yes" in line:
+            assert reader.run(*shlex.split(line)[1:]).code == 0, line
+            continue
+        environment = {**os.environ, **reader.variables}
+        with AtTerminal(*shlex.split(line)[1:], cwd=reader.root, env=environment) as terminal:
+            assert "Start notes (python3 " in terminal.until("[q]uit ")
+            terminal.types("q\n")
+            assert terminal.ends() == 1, line
 
 
 def test_the_examples_of_publishers_run_against_a_registry(tmp_path: Path, stack: ExitStack) -> None:

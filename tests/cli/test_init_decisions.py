@@ -256,7 +256,8 @@ class TestTextNotApprovedYet:
         world.serve(POISONED)
         for command in (("init", "--allow-execute"), ("approve", "notes", "--allow-execute")):
             refused = answer(world, "n\n", *command)
-            assert (refused.code, "asks the model to send private data" in refused.err + refused.out) == (1, True)
+            shown = " ".join((refused.err + refused.out).split())
+            assert (refused.code, "asks the model to send private data" in shown) == (1, True)
             assert world.lock.read_bytes() == before
         assert answer(world, "y\n", "init", "--allow-execute").code == 0
         assert world.run("ci", "--live", "--allow-execute").code == 0

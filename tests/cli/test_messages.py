@@ -412,10 +412,9 @@ class TestFirstApproval:
         environment = {**os.environ, "HOME": str(world.home), "PINWARDEN_APPROVER": "reviewer"}
         for typed, code in (("\n", 1), ("approve\n", 0)):
             with AtTerminal("approve", "notes", "--allow-execute", cwd=world.root, env=environment) as terminal:
-                shown = terminal.until("Approve notes? ")
-                assert shown.count("read ~/.ssh/id_rsa") >= 1
+                shown = terminal.until("[q]uit ")
+                assert shown.count("~/.ssh/id_rsa") >= 1
                 assert "1 change looks like an attack" in shown
-                terminal.until("[q]uit")
                 terminal.types(typed)
                 assert terminal.ends() == code
 

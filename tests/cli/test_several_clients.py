@@ -59,16 +59,21 @@ class TestSeveralServersOfOneName:
         with several_clients(tmp_path, **OTHER) as world:
             yield world
 
-    @pytest.mark.parametrize("command", ["approve", "run"])
-    def test_the_hint_names_a_client_and_works_when_it_is_pasted(self, world: SeveralClients, command: str) -> None:
-        outcome = world.run(command, "notes")
+    def test_the_hint_names_a_client_and_works_when_it_is_pasted(self, world: SeveralClients) -> None:
+        outcome = world.run("run", "notes")
         assert outcome.code == 2, outcome
         output = " ".join(outcome.err.split())
         assert "pkg:npm/acme-notes@1.0.0 for claude; pkg:npm/acme-notes@2.0.0 for opencode" in output
         hint = output.rpartition("Name the client: pinwarden ")[2].split(" ")[:4]
-        assert hint == [command, "notes", "--client", "claude"]
-        consent = ("--allow-execute", "--yes") if command == "approve" else ("--show",)
-        world.done(*hint, *consent)
+        assert hint == ["run", "notes", "--client", "claude"]
+        world.done(*hint, "--show")
+
+    def test_one_approve_covers_each_of_them(self, world: SeveralClients) -> None:
+        code, facts = world.run_json("approve", "notes", "--allow-execute", "--yes")
+        assert code == 0
+        assert [(server["name"], server["approved"]) for server in facts["servers"]] == [("notes", True)] * 2
+        digests = {record["surface"]["digest"] for record in world.records().values()}
+        assert len(digests) == 2
 
     def test_each_client_has_its_own_approval(self, world: SeveralClients) -> None:
         for client in OTHER:

@@ -30,6 +30,7 @@ from pinwarden.project.approve import build_failure_report, format_approve_comma
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pinwarden.core.report import Report, Row
     from pinwarden.gateway.state import GatewayState
@@ -135,9 +136,9 @@ def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[R
     """What gateways blocked of the server, in groups with the same approved surface."""
     from pinwarden.gateway.review import find_pending_reviews
 
-    locks = [part.project.lock for part in server.parts] or [None]
+    locks: list[Path | None] = [part.project.lock for part in server.parts]
     groups: dict[str, list[Review]] = {}
-    for lock in locks:
+    for lock in locks or [None]:
         for review in find_pending_reviews(state, server.name, lock):
             groups.setdefault(review.baseline, []).append(review)
     return tuple(map(tuple, groups.values()))
