@@ -1,7 +1,7 @@
-"""Change what the entry of a client starts, in the form that this client uses.
+"""Replace the command or URL in a client's entry, in the entry format of the client.
 
-`replace_command` puts another command into an entry. `to_command_entry` turns the entry of a remote address into one
-with a command: the values of its headers become variables of the entry, as the client wrote them.
+`replace_command` replaces the command of an entry. `to_command_entry` replaces the URL of an entry by a command, and
+stores the values of its headers as environment variables of the entry.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import HttpTarget
 
 HEADER_VARIABLE = "PINWARDEN_HEADER_"
-"""The beginning of the names of variables with the value of a header."""
+"""The prefix of environment variables that have the value of a header."""
 ADDRESS_VARIABLE = "PINWARDEN_ADDRESS"
 
 _REFERENCE = lazy_pattern(r"[$%{<]")
 _SIGN_IN_MEMBERS = ("oauth", "auth", "authProviderType", "headersHelper", "targetAudience", "oauth_resource", "scopes")
-"""Members that make the client itself sign in. A command cannot use that sign-in."""
+"""Members that make the client itself sign in to the server. A command cannot use this sign-in."""
 _ENV_REFERENCE = lazy_pattern(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class RemoteEntry(Record):
-    """The address of a client's entry, and the variables that its command needs for it."""
+    """The URL of a client's entry, and the environment variables that a command needs to contact it."""
 
     target: HttpTarget
     url: str
-    """The address as a lock stores it."""
+    """The URL in the form in which a lock stores it."""
     headers: Mapping[str, str]
-    """By header, the variable with its value."""
+    """The name of the environment variable for each header."""
     url_variable: str | None
     variables: Mapping[str, str] = field(repr=False)
-    """The values, as the client's file has them."""
+    """The values of the environment variables, as written in the client's file."""
 
 
 def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
@@ -65,12 +65,12 @@ def _replace_words(entry: dict[str, Any], client: Client, words: Sequence[str]) 
 
 
 def header_variable(name: str) -> str:
-    """The variable for the value of a header."""
+    """Return the name of the environment variable for a header."""
     return HEADER_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def read_remote_entry(entry: Any, client: Client) -> RemoteEntry:
-    """The address of an entry. Raises NOTHING_TO_RUN if a command cannot contact the server as the client does."""
+    """Parse the URL and headers of an entry. Raises NOTHING_TO_RUN if a command cannot contact the server."""
     target, problem = parse_target(entry, client)
     if not isinstance(target, HttpTarget) or problem is not None:
         raise PinwardenError("NOTHING_TO_RUN", problem or "it is not a remote address")
@@ -98,7 +98,7 @@ def read_remote_entry(entry: Any, client: Client) -> RemoteEntry:
 def to_command_entry(
     entry: dict[str, Any], client: Client, remote: RemoteEntry, words: Sequence[str]
 ) -> dict[str, Any]:
-    """The entry of a remote address with a command in its place. Other members stay."""
+    """Return the entry with a command instead of its URL and headers. Other members stay."""
     form = client.entry_format
     inner = entry.get(form.wrapper_member) if form.wrapper_member else None
     if isinstance(inner, dict) and any(member in inner for member in form.url_members):
@@ -128,7 +128,7 @@ _CODEX_HEADERS = ("http_headers", "env_http_headers", "bearer_token_env_var", "e
 
 
 def _keep_other_headers_members(entry: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """The member around the headers without them, if it has others: Continue has ``requestOptions``."""
+    """Return the object around the headers without them, such as Continue's ``requestOptions``, if it is not empty."""
     holder = entry.get(path[0])
     if len(path) == 1 or not isinstance(holder, dict):
         return {}
@@ -141,7 +141,7 @@ def _list_references(variables: Mapping[str, str]) -> list[str]:
 
 
 def _put_after(entry: dict[str, Any], member: str, added: dict[str, Any]) -> dict[str, Any]:
-    """The entry with members replaced in place; new ones directly after ``member``."""
+    """Return the entry with these members replaced in place. New members are inserted directly after ``member``."""
     changed: dict[str, Any] = {}
     for name, value in entry.items():
         changed[name] = added.get(name, value)

@@ -170,7 +170,7 @@ class ConfigEdits:
         self._done: list[tuple[Path, bytes, bytes]] = []
 
     def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Replace the entry of a server in place; the same name elsewhere in the file is another server."""
+        """Replace the entry of a server at its JSON Pointer; an entry of the same name elsewhere in the file stays."""
         before = read_server_file(server)
         after = edit_entry(before, server, entry)
         if after == before:
@@ -205,12 +205,12 @@ def config_edits() -> Iterator[ConfigEdits]:
 
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
-    """Raise if the entry of a server cannot be replaced in place. Writes nothing."""
+    """Raise ``CONFIG_UNEDITABLE`` if the entry of a server cannot be replaced in its file. Writes nothing."""
     edit_entry(read_server_file(server), server, entry)
 
 
 def read_server_file(server: ConfiguredServer) -> bytes:
-    """Return the file of a server, for an edit. Raises CONFIG_UNEDITABLE if the file must not be edited."""
+    """Read the file of a server that is to be edited. Raises CONFIG_UNEDITABLE if the file must not be edited."""
     path = Path(server.path)
     _refuse_linked_folder(path, get_client(server.client))
     data = _read_or_none(path)
@@ -226,7 +226,7 @@ def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> 
     path, known, name = Path(server.path), get_client(server.client), server.name
     steps = tuple(split_pointer(server.pointer))
     if not steps:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} is one server; edit it by hand")
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} is itself the entry of one server; edit it by hand")
     if path.suffix.lower() == ".md":
         raise PinwardenError("CONFIG_UNEDITABLE", f"{path} describes an agent in Markdown; edit it by hand")
     form = detect_format(path.name)
@@ -238,7 +238,7 @@ def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> 
 
 
 def edit_word(data: bytes, server: ConfiguredServer, entry: dict[str, Any], old: str, new: str) -> bytes:
-    """Return the bytes of a server's file with its entry replaced, which differs only in one word. Writes nothing."""
+    """Return the bytes of a server's file with one word of its entry replaced. Writes nothing."""
     from pinwarden.core.json_values import split_pointer
 
     form, steps = detect_format(server.path), tuple(split_pointer(server.pointer))

@@ -29,9 +29,9 @@ FINDING_KINDS: FindingKinds = build_kind_table(
         ("shell_command", DANGERS["shell_command"]),
         ("download_and_run", DANGERS["download_and_run"]),
         ("redirecting_variable", "An environment variable changes what the command loads, downloads or trusts."),
-        ("all_servers_enabled", "The settings start every server that the repository names, without asking."),
+        ("all_servers_enabled", "The settings start every server that the repository names, without asking the user."),
         ("assistant_redirected", "The settings send the assistant's conversations to another address."),
-        ("permissions_bypassed", "The settings let the assistant act without asking."),
+        ("permissions_bypassed", "The settings let the assistant act without asking the user."),
     ),
     review=(
         (
@@ -47,11 +47,11 @@ FINDING_KINDS: FindingKinds = build_kind_table(
         ("temporary_path", DANGERS["temporary_path"]),
         ("container_privileges", DANGERS["container_privileges"]),
         ("unencrypted_address", DANGERS["unencrypted_address"]),
-        ("servers_enabled", "The settings start servers that the repository names, without asking."),
-        ("hooks", "The settings run commands while the assistant works."),
-        ("command_setting", "The settings name a command that runs without asking."),
+        ("servers_enabled", "The settings start servers that the repository names, without asking the user."),
+        ("hooks", "The settings define hooks: commands that the client runs while the assistant works."),
+        ("command_setting", "The settings name a command that the client runs without asking the user."),
         ("variables_set", "The settings set a variable that decides where code, packages or responses come from."),
-        ("calls_unasked", "Calls to this server run without asking the user."),
+        ("calls_unasked", "The client calls tools of this server without asking the user."),
         ("plugins_enabled", "The settings enable plugins, which can start servers and commands that are not approved."),
     ),
     info=(
@@ -185,17 +185,20 @@ def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
     if file.client in ("gemini", "qwen") and file.scope == "project":
         for path in _GEMINI_COMMANDS:
-            if _member_at(file.document, path):
+            if _get_member_at(file.document, path):
                 yield "command_setting", "".join(f"/{step}" for step in path), path[-1]
     if file.client == "vscode":
         for holder in _VSCODE_SETTINGS:
-            settings = _member_at(file.document, holder)
+            settings = _get_member_at(file.document, holder)
             for member in _VSCODE_CONSENT:
-                if _member_at(settings, (member,)) is True or _member_at(settings, tuple(member.split("."))) is True:
+                if (
+                    _get_member_at(settings, (member,)) is True
+                    or _get_member_at(settings, tuple(member.split("."))) is True
+                ):
                     yield "permissions_bypassed", "".join(f"/{step}" for step in (*holder, member)), member
 
 
-def _member_at(value: Any, path: tuple[str, ...]) -> Any:
+def _get_member_at(value: Any, path: tuple[str, ...]) -> Any:
     for member in path:
         value = value.get(member) if type(value) is dict else None
     return value
@@ -376,7 +379,7 @@ def list_proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInpu
     if not inputs:
         return {}
     words = [word for words in list_command_lines(server.entry) for word in words]
-    texts = (*words, *list_urls(server.entry), *_redirecting_values(server.entry))
+    texts = (*words, *list_urls(server.entry), *_list_redirecting_values(server.entry))
     referenced = {name for text in texts for name in _INPUT_REFERENCE.findall(text)}
     proposals: dict[str, list[str]] = {}
     for declared in inputs:
@@ -388,7 +391,7 @@ def list_proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInpu
     return proposals
 
 
-def _redirecting_values(entry: Any) -> Iterator[str]:
+def _list_redirecting_values(entry: Any) -> Iterator[str]:
     """Yield the values of variables that decide which code the server loads."""
     variables = entry.get("env") if type(entry) is dict else None
     for name, value in variables.items() if type(variables) is dict else ():

@@ -1,7 +1,7 @@
 """Find and replace the word of a command that names the release of a package or image.
 
-A word is replaced only if the command then starts the same package with the same options and arguments, at the other
-release. So no other word that looks like the package or its version is ever changed.
+Pinwarden replaces a word only if the new command starts the same package with the same options and arguments. A word
+that only looks like the package or its version is therefore never changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pinwarden.clients.launchers import Launch
 from pinwarden.core.record import Record, replace
 from pinwarden.system.target import StdioTarget
 
-_MAX_OCCURRENCES = 20  # of the package's name in one word
+_MAX_OCCURRENCES = 20  # occurrences of the package name in one word that are tried
 _BEFORE = r"(?:(?<=^)|(?<=[\s\"'=:]))"
 _AFTER = r"(?=$|[\s\"'])"
 
@@ -36,7 +36,7 @@ class ReleaseWord(Record):
 def find_release_word(
     target: StdioTarget, version: str, digest: str | None, *, add_digest: bool = False
 ) -> ReleaseWord | None:
-    """Find the word that names the package, with its replacement for a release; None if it is not exactly one word.
+    """Find the word that names the package, and its replacement for a release; None unless there is exactly one.
 
     The command may name another release, a range, a tag, or none. A word may be a complete command line, as for
     ``sh -c``. With ``add_digest``, an image is named with its digest even if the command named only a tag.
@@ -78,7 +78,7 @@ _Description = tuple[Launch, tuple[object, ...], str | None, str | None]
 
 
 def _describe(launch: Launch, version: str | None, digest: str | None) -> _Description:
-    """Everything about a launch that must be equal after the replacement, and its release."""
+    """Return the properties of a launch that must be equal after the replacement, and its release."""
     package = launch.via or launch
     rest = replace(package, version=None, digest=None, pinned=False)
     outer = rest if launch.via is None else replace(launch, via=rest)
@@ -116,7 +116,7 @@ def _build_npm_spec(match: re.Match[str], package: Launch, version: str, digest:
 
 
 def _build_python_spec(match: re.Match[str], package: Launch, version: str, digest: str | None) -> str:
-    """``uvx notes@1.0`` is what uv documents; everywhere else a requirement is written with ``==``."""
+    """Write a Python package with its version: ``notes@1.0`` for ``uvx``, as uv documents it, otherwise with ``==``."""
     del digest
     before = match.string[: match.start()]
     is_option_value = before.endswith("=") or package.program is not None

@@ -1,4 +1,4 @@
-"""How the files of each client refer to a secret instead of containing it."""
+"""Say how a client's file can refer to a secret instead of containing it as plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE_REFERENCES: Mapping[str, str] = MappingProxyType(
         "continue": "${{{{ secrets.{} }}}}",
     }
 )
-"""By client, the format of a reference to an environment variable. Clients without one do not expand variables."""
+"""How each client writes a reference to an environment variable. Other clients do not expand variables."""
 
 _PROMPTING_CLIENTS = ("vscode", "visual-studio")
 _DESCRIBED_HEADERS = 40  # characters of a header's name that become the name of a variable

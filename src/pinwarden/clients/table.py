@@ -158,31 +158,31 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 """Files of Amazon Q: the old file, the default file of the editors, and agents of the editors and the command line."""
 
 
-def _project_file(path: str, *, installs: bool = False) -> ConfigLocation:
+def _build_project_file(path: str, *, installs: bool = False) -> ConfigLocation:
     return ConfigLocation(
-        scope="project", path="{project}/" + path, installs=installs, more_roots=_visual_studio_roots(path)
+        scope="project", path="{project}/" + path, installs=installs, more_roots=_list_visual_studio_roots(path)
     )
 
 
-def _global_file(path: str, *, installs: bool = False) -> ConfigLocation:
+def _build_global_file(path: str, *, installs: bool = False) -> ConfigLocation:
     return ConfigLocation(scope="global", path=path, installs=installs)
 
 
-def _visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
+def _list_visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
     """Return a further member path for files of other clients that Visual Studio reads; it expects ``servers``."""
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
 
-def _agent_files(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_agent_files(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the location of a client's agents: one Markdown file per agent, in folders of any depth."""
     return (ConfigLocation(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
 
-def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> ConfigLocation:
+def _build_vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> ConfigLocation:
     return ConfigLocation(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
 
 
-def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
+def _list_program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
     """Return the locations of JavaScript and TypeScript files that a client loads as plugins or tools."""
     return tuple(
         ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
@@ -191,14 +191,15 @@ def _program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLo
     )
 
 
-def _extension_files(extension: str, file: str) -> tuple[ConfigLocation, ...]:
+def _list_extension_files(extension: str, file: str) -> tuple[ConfigLocation, ...]:
     """Return the location of an extension's file in VS Code and in each of its variants."""
     return tuple(
-        _global_file(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _VSCODE_FOLDERS
+        _build_global_file(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}")
+        for code in _VSCODE_FOLDERS
     )
 
 
-def _continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the locations in a folder of Continue: its own YAML blocks, and JSON files in other clients' formats."""
     return (
         ConfigLocation(scope=scope, path=f"{folder}/*.yaml"),
@@ -207,7 +208,7 @@ def _continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     )
 
 
-def _continue_assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_continue_assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the locations of Continue's assistants, later called agents. Each file is a complete configuration."""
     kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
     return tuple(ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
@@ -222,16 +223,16 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(),
         locations=(
-            _project_file(".mcp.json", installs=True),
+            _build_project_file(".mcp.json", installs=True),
             ConfigLocation(scope="global", path="{claude_state}/.claude.json", projects_member="projects"),
-            _global_file("{managed_claude}/managed-mcp.json"),
+            _build_global_file("{managed_claude}/managed-mcp.json"),
             ConfigLocation(scope="project", path="{project}/.claude/settings.json", settings=True),
             ConfigLocation(scope="project", path="{project}/.claude/settings.local.json", settings=True),
             ConfigLocation(scope="global", path="{claude}/settings.json", settings=True),
             ConfigLocation(scope="global", path="{claude}/settings.local.json", settings=True),
             ConfigLocation(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
-            *_agent_files("project", "{project}/.claude/agents"),
-            *_agent_files("global", "{claude}/agents"),
+            *_list_agent_files("project", "{project}/.claude/agents"),
+            *_list_agent_files("global", "{claude}/agents"),
         ),
     ),
     Client(
@@ -239,7 +240,7 @@ _TABLE: tuple[Client, ...] = (
         title="Claude Desktop",
         root=_SERVERS,
         entry_format=EntryFormat(),
-        locations=(_global_file("{roaming}/Claude/claude_desktop_config.json", installs=True),),
+        locations=(_build_global_file("{roaming}/Claude/claude_desktop_config.json", installs=True),),
     ),
     Client(
         id="cursor",
@@ -247,8 +248,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(),
         locations=(
-            _project_file(".cursor/mcp.json", installs=True),
-            _global_file("{home}/.cursor/mcp.json", installs=True),
+            _build_project_file(".cursor/mcp.json", installs=True),
+            _build_global_file("{home}/.cursor/mcp.json", installs=True),
             ConfigLocation(scope="project", path="{project}/.cursor/hooks.json", settings=True),
             ConfigLocation(scope="global", path="{home}/.cursor/hooks.json", settings=True),
         ),
@@ -260,26 +261,28 @@ _TABLE: tuple[Client, ...] = (
         entry_format=EntryFormat(inputs_member="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
-            _global_file("{roaming}/Code/User/mcp.json", installs=True),
-            _global_file("{roaming}/Code - Insiders/User/mcp.json"),
-            _global_file("{roaming}/VSCodium/User/mcp.json"),
+            _build_global_file("{roaming}/Code/User/mcp.json", installs=True),
+            _build_global_file("{roaming}/Code - Insiders/User/mcp.json"),
+            _build_global_file("{roaming}/VSCodium/User/mcp.json"),
             # Every VS Code profile except the default one has its own folder.
-            *(_global_file(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _VSCODE_FOLDERS),
+            *(_build_global_file(f"{{roaming}}/{code}/User/profiles/*/mcp.json") for code in _VSCODE_FOLDERS),
             # Until mid-2025, VS Code kept servers in its settings, and it still reads them there.
-            _vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
+            _build_vscode_settings("project", "{project}/.vscode/settings.json", _IN_SETTINGS),
             *(
-                _vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS)
+                _build_vscode_settings("global", f"{{roaming}}/{code}/User/settings.json", _IN_SETTINGS)
                 for code in _VSCODE_FOLDERS
             ),
             *(
-                _vscode_settings("global", f"{{roaming}}/{code}/User/profiles/*/settings.json", _IN_SETTINGS)
+                _build_vscode_settings("global", f"{{roaming}}/{code}/User/profiles/*/settings.json", _IN_SETTINGS)
                 for code in _VSCODE_FOLDERS
             ),
             # A multi-root workspace keeps its settings in a file with any name and this suffix.
-            _vscode_settings("project", "{project}/*.code-workspace", ("settings", *_IN_SETTINGS)),
+            _build_vscode_settings("project", "{project}/*.code-workspace", ("settings", *_IN_SETTINGS)),
             # A dev container declares servers of its own, and its settings may declare more.
             *(
-                _vscode_settings("project", f"{{project}}/{file}", (*_IN_CONTAINER, *_IN_SETTINGS), _CONTAINER_SETTINGS)
+                _build_vscode_settings(
+                    "project", f"{{project}}/{file}", (*_IN_CONTAINER, *_IN_SETTINGS), _CONTAINER_SETTINGS
+                )
                 for file in _CONTAINERS
             ),
         ),
@@ -290,10 +293,10 @@ _TABLE: tuple[Client, ...] = (
         root=("mcp_servers",),
         entry_format=EntryFormat(headers_path=("http_headers",), disabling_member=("enabled", False)),
         locations=(
-            _project_file(".codex/config.toml", installs=True),
-            _global_file("{codex}/config.toml", installs=True),
-            _project_file(".codex/agents/*.toml"),
-            _global_file("{codex}/agents/*.toml"),
+            _build_project_file(".codex/config.toml", installs=True),
+            _build_global_file("{codex}/config.toml", installs=True),
+            _build_project_file(".codex/agents/*.toml"),
+            _build_global_file("{codex}/agents/*.toml"),
         ),
     ),
     Client(
@@ -304,14 +307,14 @@ _TABLE: tuple[Client, ...] = (
             env_member="environment", disabling_member=("enabled", False), local_type="local", command_list=True
         ),
         locations=(
-            _project_file("opencode.json", installs=True),
-            _project_file("opencode.jsonc"),
-            _project_file(".opencode/opencode.json"),
-            _project_file(".opencode/opencode.jsonc"),
-            _global_file("{config}/opencode/opencode.json", installs=True),
-            _global_file("{config}/opencode/opencode.jsonc"),
-            *_program_locations("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
-            *_program_locations("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
+            _build_project_file("opencode.json", installs=True),
+            _build_project_file("opencode.jsonc"),
+            _build_project_file(".opencode/opencode.json"),
+            _build_project_file(".opencode/opencode.jsonc"),
+            _build_global_file("{config}/opencode/opencode.json", installs=True),
+            _build_global_file("{config}/opencode/opencode.jsonc"),
+            *_list_program_locations("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
+            *_list_program_locations("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
         ),
     ),
     Client(
@@ -320,8 +323,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(url_members=("serverUrl", "url"), auto_approve_members=("alwaysAllow",)),
         locations=(
-            _global_file("{home}/.codeium/windsurf/mcp_config.json", installs=True),
-            _global_file("{home}/.codeium/windsurf-next/mcp_config.json"),
+            _build_global_file("{home}/.codeium/windsurf/mcp_config.json", installs=True),
+            _build_global_file("{home}/.codeium/windsurf-next/mcp_config.json"),
         ),
     ),
     Client(
@@ -330,9 +333,9 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow")),
         locations=(
-            _global_file("{home}/.cline/mcp.json", installs=True),
-            _global_file("{home}/.cline/data/settings/cline_mcp_settings.json"),
-            *_extension_files("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
+            _build_global_file("{home}/.cline/mcp.json", installs=True),
+            _build_global_file("{home}/.cline/data/settings/cline_mcp_settings.json"),
+            *_list_extension_files("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
         ),
     ),
     Client(
@@ -341,16 +344,16 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(headers_path=("requestOptions", "headers"), named_list=True),
         locations=(
-            _global_file("{continue}/config.yaml", installs=True),
-            _global_file("{continue}/config.yml"),
+            _build_global_file("{continue}/config.yaml", installs=True),
+            _build_global_file("{continue}/config.yml"),
             ConfigLocation(scope="global", path="{continue}/config.json", more_roots=_OLD_CONTINUE),
-            _project_file(".continue/config.yaml"),
-            _project_file(".continue/config.yml"),
+            _build_project_file(".continue/config.yaml"),
+            _build_project_file(".continue/config.yml"),
             ConfigLocation(scope="project", path="{project}/.continue/config.json", more_roots=_OLD_CONTINUE),
-            *_continue_blocks("project", "{project}/.continue/mcpServers"),
-            *_continue_blocks("global", "{continue}/mcpServers"),
-            *_continue_assistants("project", "{project}/.continue"),
-            *_continue_assistants("global", "{continue}"),
+            *_list_continue_blocks("project", "{project}/.continue/mcpServers"),
+            *_list_continue_blocks("global", "{continue}/mcpServers"),
+            *_list_continue_assistants("project", "{project}/.continue"),
+            *_list_continue_assistants("global", "{continue}"),
             ConfigLocation(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
         ),
     ),
@@ -360,13 +363,13 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
         locations=(
-            _project_file(".gemini/settings.json", installs=True),
-            _global_file("{home}/.gemini/settings.json", installs=True),
-            _global_file("{managed_gemini}/settings.json"),
-            _project_file(".gemini/extensions/*/gemini-extension.json"),
-            _global_file("{home}/.gemini/extensions/*/gemini-extension.json"),
-            *_agent_files("project", "{project}/.gemini/agents"),
-            *_agent_files("global", "{home}/.gemini/agents"),
+            _build_project_file(".gemini/settings.json", installs=True),
+            _build_global_file("{home}/.gemini/settings.json", installs=True),
+            _build_global_file("{managed_gemini}/settings.json"),
+            _build_project_file(".gemini/extensions/*/gemini-extension.json"),
+            _build_global_file("{home}/.gemini/extensions/*/gemini-extension.json"),
+            *_list_agent_files("project", "{project}/.gemini/agents"),
+            *_list_agent_files("global", "{home}/.gemini/agents"),
         ),
     ),
     Client(
@@ -375,7 +378,7 @@ _TABLE: tuple[Client, ...] = (
         root=("context_servers",),
         entry_format=EntryFormat(disabling_member=("enabled", False)),
         locations=(
-            _project_file(".zed/settings.json"),
+            _build_project_file(".zed/settings.json"),
             ConfigLocation(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
             ConfigLocation(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
         ),
@@ -386,8 +389,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
         locations=(
-            _project_file(".roo/mcp.json", installs=True),
-            *_extension_files("rooveterinaryinc.roo-cline", "mcp_settings.json"),
+            _build_project_file(".roo/mcp.json", installs=True),
+            *_list_extension_files("rooveterinaryinc.roo-cline", "mcp_settings.json"),
         ),
     ),
     Client(
@@ -396,10 +399,10 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("autoApprove",)),
         locations=(
-            _project_file(".kiro/settings/mcp.json"),
-            _project_file(".kiro/agents/*.json"),
-            _global_file("{home}/.kiro/settings/mcp.json"),
-            _global_file("{home}/.kiro/agents/*.json"),
+            _build_project_file(".kiro/settings/mcp.json"),
+            _build_project_file(".kiro/agents/*.json"),
+            _build_global_file("{home}/.kiro/settings/mcp.json"),
+            _build_global_file("{home}/.kiro/agents/*.json"),
         ),
     ),
     Client(
@@ -408,8 +411,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("autoApprove",)),
         locations=(
-            *(_project_file(f".amazonq/{file}") for file in _AMAZON_Q),
-            *(_global_file(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
+            *(_build_project_file(f".amazonq/{file}") for file in _AMAZON_Q),
+            *(_build_global_file(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
         ),
     ),
     Client(
@@ -417,7 +420,7 @@ _TABLE: tuple[Client, ...] = (
         title="Junie",
         root=_SERVERS,
         entry_format=EntryFormat(),
-        locations=(_project_file(".junie/mcp/mcp.json"), _global_file("{home}/.junie/mcp/mcp.json")),
+        locations=(_build_project_file(".junie/mcp/mcp.json"), _build_global_file("{home}/.junie/mcp/mcp.json")),
     ),
     Client(
         id="copilot-cli",
@@ -425,10 +428,10 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(),
         locations=(
-            _project_file(".github/mcp.json"),
-            _global_file("{copilot}/mcp-config.json"),
-            *_agent_files("project", "{project}/.github/agents"),
-            *_agent_files("global", "{copilot}/agents"),
+            _build_project_file(".github/mcp.json"),
+            _build_global_file("{copilot}/mcp-config.json"),
+            *_list_agent_files("project", "{project}/.github/agents"),
+            *_list_agent_files("global", "{copilot}/agents"),
         ),
     ),
     Client(
@@ -446,28 +449,31 @@ _TABLE: tuple[Client, ...] = (
         title="Kilo Code",
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
-        locations=(_project_file(".kilocode/mcp.json"), *_extension_files("kilocode.kilo-code", "mcp_settings.json")),
+        locations=(
+            _build_project_file(".kilocode/mcp.json"),
+            *_list_extension_files("kilocode.kilo-code", "mcp_settings.json"),
+        ),
     ),
     Client(
         id="qwen",
         title="Qwen Code",
         root=_SERVERS,
         entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
-        locations=(_project_file(".qwen/settings.json"), _global_file("{home}/.qwen/settings.json")),
+        locations=(_build_project_file(".qwen/settings.json"), _build_global_file("{home}/.qwen/settings.json")),
     ),
     Client(
         id="trae",
         title="Trae",
         root=_SERVERS,
         entry_format=EntryFormat(),
-        locations=(_project_file(".trae/mcp.json"),),
+        locations=(_build_project_file(".trae/mcp.json"),),
     ),
     Client(
         id="factory",
         title="Factory Droid",
         root=_SERVERS,
         entry_format=EntryFormat(),
-        locations=(_project_file(".factory/mcp.json"), _global_file("{home}/.factory/mcp.json")),
+        locations=(_build_project_file(".factory/mcp.json"), _build_global_file("{home}/.factory/mcp.json")),
     ),
     Client(
         id="crush",
@@ -475,11 +481,11 @@ _TABLE: tuple[Client, ...] = (
         root=("mcp",),
         entry_format=EntryFormat(),
         locations=(
-            _project_file(".crush.json"),
-            _project_file("crush.json"),
-            _project_file(".crush/crush.json"),
-            _global_file("{config}/crush/crush.json"),
-            _global_file("{home}/.local/share/crush/crush.json"),
+            _build_project_file(".crush.json"),
+            _build_project_file("crush.json"),
+            _build_project_file(".crush/crush.json"),
+            _build_global_file("{config}/crush/crush.json"),
+            _build_global_file("{home}/.local/share/crush/crush.json"),
             ConfigLocation(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
         ),
     ),
@@ -514,9 +520,9 @@ _TABLE: tuple[Client, ...] = (
         locations=(
             ConfigLocation(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
             ConfigLocation(scope="global", path="{roaming}/Block/goose/config/config.yaml", systems=("windows",)),
-            *(_project_file(f".goose/{file}") for file in ("config.yaml", "config.yml")),
-            *(_project_file(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
-            *(_global_file(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+            *(_build_project_file(f".goose/{file}") for file in ("config.yaml", "config.yml")),
+            *(_build_project_file(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
+            *(_build_global_file(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
         ),
     ),
     Client(
@@ -525,8 +531,8 @@ _TABLE: tuple[Client, ...] = (
         root=_SERVERS,
         entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow", "trust")),
         locations=(
-            _project_file(".mcp.json", installs=True),
-            _global_file("{home}/.config/toolpin/generic-mcp.json", installs=True),
+            _build_project_file(".mcp.json", installs=True),
+            _build_global_file("{home}/.config/toolpin/generic-mcp.json", installs=True),
         ),
     ),
 )

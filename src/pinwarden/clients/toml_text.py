@@ -81,7 +81,7 @@ class _Section(Record):
 
 
 def _cut_section(text: str, section: _Section) -> str:
-    """Remove a section and its line end. Of a blank line before it and one after it, only one stays."""
+    """Remove a section and its line end. If there are blank lines before and after it, one of them is removed too."""
     before, after = text[: section.start], text[section.end :]
     after = re.sub(r"\A\r?\n", "", after, count=1)
     if not before or re.search(r"\n\r?\n\Z", before):

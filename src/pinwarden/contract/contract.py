@@ -28,7 +28,7 @@ class ActionContract(Record):
     """The names of required fields, in the order of the schema. The order is part of the hash."""
     presenter_name: str | None = None
     input_schema_digest: str
-    """The hash, as hex without a prefix, of the names of the required fields; see ``required_fields_digest``."""
+    """The hash of the names of the required fields, as hex without a prefix; see ``hash_required_fields``."""
     has_middleware: bool = False
 
 

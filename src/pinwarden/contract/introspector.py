@@ -36,7 +36,7 @@ _USUAL_NAMES = (
 
 
 class NoServerError(Exception):
-    """The module was imported but has no unambiguous server."""
+    """The imported module has no MCP server, or has several."""
 
 
 def main(arguments: list[str]) -> int:

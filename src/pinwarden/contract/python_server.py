@@ -52,7 +52,7 @@ class Introspection(Record):
 
 def parse_python_server(text: str) -> PythonServer:
     """Parse ``path/to/server.py[:object]``. A file inside a package is imported as part of that package."""
-    path_text, mark, name = text.partition(":") if not _has_drive(text) else (text, "", "")
+    path_text, mark, name = text.partition(":") if not _starts_with_drive(text) else (text, "", "")
     path = Path(path_text)
     if path.is_dir() and (path / "__init__.py").is_file():
         path = path / "__init__.py"
@@ -76,7 +76,7 @@ def parse_python_server(text: str) -> PythonServer:
     return PythonServer(folder=folder, module=".".join(parts), name=name or None)
 
 
-def _has_drive(text: str) -> bool:
+def _starts_with_drive(text: str) -> bool:
     return text[1:3] in (":\\", ":/")
 
 
@@ -127,7 +127,7 @@ def introspect(
                 err, facts, server, SecretMask(value for _, value in list_sent_values(target, allowed))
             ) from err
         parsed = _read_facts(facts)
-        if not _is_valid(parsed):
+        if not _has_valid_members(parsed):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
         refuse_echoed_secrets_in(parsed, list_sent_values(target, allowed))
         return Introspection(surface=surface, facts=parsed)
@@ -176,7 +176,7 @@ def _read_facts(path: Path) -> Mapping[str, Any]:
     return facts
 
 
-def _is_valid(facts: Mapping[str, Any]) -> bool:
+def _has_valid_members(facts: Mapping[str, Any]) -> bool:
     """Whether all members that Pinwarden uses are present and have the right type."""
     lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
     maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]

@@ -2,7 +2,7 @@
 
 If both lockfiles have the surface, the surfaces are compared (``surface/drift``), and then the members of contracts
 that clients do not see. If a lockfile has only digests, its readable members are compared, and other changes are
-reported as hidden.
+reported only as a changed digest.
 """
 
 from __future__ import annotations

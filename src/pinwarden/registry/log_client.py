@@ -44,7 +44,7 @@ _MAX_BUNDLE_BYTES = TILE_WIDTH * (2 + 0xFFFF)
 
 
 class FollowOptions(Record):
-    """Which log to follow, and which witnesses are required."""
+    """The log to follow, and the witnesses whose cosignatures are required."""
 
     key: PublicKey | None = None
     """The registry's key. If None, the first key that the registry shows is trusted from then on."""

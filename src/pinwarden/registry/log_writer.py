@@ -98,7 +98,7 @@ def _append_event(
 
 
 def _is_installable(change: PointerChange) -> bool:
-    """Whether the change needs a pointer. Yanks are logged on a channel of their own, which has none."""
+    """Whether the channel of the change has a pointer. Yanks are logged on special channels without a pointer."""
     return not change.channel.startswith(YANKED_PREFIX)
 
 

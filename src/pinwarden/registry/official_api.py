@@ -1,6 +1,6 @@
-"""The official MCP registry API, so that its clients can list the tools of a registry.
+"""Serve the API of the official MCP registry, so that clients of this API can list the tools of a registry.
 
-A tool ``com.acme.notes`` in the namespace ``com.acme`` is ``com.acme/notes`` there. An entry has the
+A tool ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry has the
 archive's URL and digest; only ``pinwarden install`` verifies the log and the attestations.
 """
 

@@ -99,7 +99,7 @@ class HttpRegistry(RegistryReader):
         return answer.body if answer.found else None
 
     def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
-        """Send a request and return the response's JSON. Raises the registry's error if it refuses."""
+        """Send a request, and return the JSON of the response. If the registry refuses the request, raise its error."""
         from pinwarden.system.net.fetch import FetchRequest, UploadBody
 
         sent = UploadBody(method=method, body=body, media_type=media_type)

@@ -40,7 +40,7 @@ class PublishedVersion(Record):
     """The API surface hash from the registry's own probe; None if the server could not be probed."""
     surface_cid: str | None
     surface_problem: str | None
-    """Why the registry has no surface."""
+    """Why the registry did not record the surface of this version."""
     published_at: str
     published_by: str
     seq: int

@@ -60,7 +60,7 @@ class Step(Record):
     function: str
     path: str
     line: int
-    """The line at which this function calls the next one or has the effect."""
+    """The line at which this function calls the next function on the path, or has the effect itself."""
 
 
 class EntitlementFinding(Record):

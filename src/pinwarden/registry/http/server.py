@@ -156,7 +156,7 @@ class _ConnectionLimits:
         self._write_timer = _cancel_timer(self._write_timer)
 
     def _restart_header_timer(self) -> None:
-        """Start the header timeout while no request is being answered."""
+        """Start the timeout for the next request's headers, if no request is in progress."""
         waiting = self.cycle is None or self.cycle.response_complete
         if not waiting:
             self._header_timer = _cancel_timer(self._header_timer)

@@ -14,9 +14,9 @@ from pinwarden.core.text import show_invisible
 
 Operation = Literal["equal", "delete", "insert"]
 MAX_DIFFERENCES = 400
-"""The number of deleted and inserted words up to which texts are compared word by word."""
+"""The maximum number of deleted and inserted words. Texts that differ more are not compared word by word."""
 MAX_WORDS = 20_000
-"""The number of words up to which texts are compared word by word, without their common beginning and end."""
+"""The maximum number of words to compare, apart from the common beginning and end of both texts."""
 
 _WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that the joined words give the text again
 

@@ -14,13 +14,13 @@ _MAX_NAME = 60
 
 
 class ChangePhrase(Record):
-    """What a change is, for one or several of its kind: ``description reworded``, ``descriptions reworded``."""
+    """The singular and plural of a phrase for a change: ``description reworded``, ``descriptions reworded``."""
 
     one: str
     many: str
 
     def count(self, number: int) -> str:
-        """Return the phrase with a number: ``3 descriptions reworded``. Instructions exist only once."""
+        """Return the phrase with a number, such as ``3 descriptions reworded``."""
         return self.one if self.one == self.many else plural(number, self.one, self.many)
 
 
@@ -37,7 +37,7 @@ class ChangeGroup(Record):
 
 
 def summarize_changes(changes: Sequence[Change]) -> str:
-    """One sentence with the verdict first: whether something looks like an attack, then what changed."""
+    """Return one sentence that says whether a change looks like an attack, and then what changed."""
     attacks = [change for change in changes if change.severity == CRITICAL]
     harmless = sum(map(is_without_effect, changes))
     headings = [group.heading for group in group_changes(changes)]
@@ -76,7 +76,7 @@ def group_changes(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
 
 
 def is_without_effect(change: Change) -> bool:
-    """Whether a change is only notation, so that a list of changes may leave it out."""
+    """Whether a change affects only the notation, so that a list of changes may leave it out."""
     return change.severity == INFO and change.kind not in _NAMED_INFO_KINDS
 
 
@@ -104,7 +104,7 @@ def _list_newly_required(changes: Sequence[Change]) -> set[tuple[str, str, str]]
 
 
 def _is_about_added_parameters(change: Change, added: set[tuple[str, str, str]]) -> bool:
-    """Whether a change only says that parameters are required which were added in the same step."""
+    """Whether a change only says that newly added parameters are required."""
     names = _list_newly_required((change,)) if change.kind == "parameter_required" else set()
     return bool(names) and names <= added
 

@@ -335,11 +335,11 @@ def _check_sentence(
         if part.role == "theft":
             yield "exfiltration", part.start, part.end
         elif part.role == "send":
-            yield from _find_sends(part, before, after)
+            yield from _find_send_requests(part, before, after)
         elif part.role == "take":
-            yield from _find_reads(text, start, part, before, after)
+            yield from _find_read_requests(text, start, part, before, after)
         if part.role in ("send", "put", "give"):
-            yield from _find_leaks(text, part, before, after, after_secret)
+            yield from _find_leak_requests(text, part, before, after, after_secret)
 
 
 def _select_nearby(parts: list[SentencePart], index: int) -> tuple[list[SentencePart], list[SentencePart]]:
@@ -352,7 +352,7 @@ def _select_nearby(parts: list[SentencePart], index: int) -> tuple[list[Sentence
     return parts[first:index], parts[index + 1 : last]
 
 
-def _find_sends(
+def _find_send_requests(
     verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> Iterator[tuple[str, int, int]]:
     """Find a request to send something to an outside destination."""
@@ -381,7 +381,7 @@ def _find_sends(
             return
 
 
-def _find_reads(
+def _find_read_requests(
     text: str, start: int, verb: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> Iterator[tuple[str, int, int]]:
     """Find an order to read a secret, or to read one into an argument of a call."""
@@ -389,7 +389,7 @@ def _find_reads(
     if secret is None:
         return
     spot = next((part for part in after if part.role == "spot" and part.start > secret.end), None)
-    is_moved = any(part.role in ("send", "put", "give") for part in after)  # `_find_leaks` checks these verbs
+    is_moved = any(part.role in ("send", "put", "give") for part in after)  # `_find_leak_requests` checks these verbs
     if (
         spot is not None
         and not is_moved
@@ -405,7 +405,7 @@ def _find_reads(
         yield "agent_instruction", verb.start, secret.end
 
 
-def _find_leaks(
+def _find_leak_requests(
     text: str, verb: SentencePart, before: list[SentencePart], after: list[SentencePart], after_secret: bool
 ) -> Iterator[tuple[str, int, int]]:
     """Find a request to put something private into a response, a header or an argument."""

@@ -90,7 +90,7 @@ class Branches(Annotations):
 
     def follow_if(self, node: ast.If, frame: PythonFrame) -> bool:
         """Follow the branch that the condition selects, or both branches if the condition is unknown."""
-        decided = self.decide(node.test, frame)
+        decided = self.evaluate_condition(node.test, frame)
         if decided is True:
             return self.run(node.body, frame)
         if decided is False:
@@ -111,35 +111,35 @@ class Branches(Annotations):
         frame.names = merge_names(ends)
         return True
 
-    def decide(self, node: ast.expr, frame: PythonFrame) -> bool | None:
+    def evaluate_condition(self, node: ast.expr, frame: PythonFrame) -> bool | None:
         """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         if isinstance(node, ast.Compare):
-            return self._decide_compare(node, frame)
+            return self._evaluate_comparison(node, frame)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self.decide(node.operand, frame)
+            inner = self.evaluate_condition(node.operand, frame)
             return None if inner is None else not inner
         if isinstance(node, ast.BoolOp):
-            return self._decide_boolean(node, frame)
+            return self._evaluate_boolean_condition(node, frame)
         if (isinstance(node, ast.Name) and node.id == "TYPE_CHECKING") or (
             isinstance(node, ast.Attribute) and node.attr == "TYPE_CHECKING"
         ):
             return False
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
-            return self._decide_affix(node, node.func, frame)
+            return self._evaluate_affix_condition(node, node.func, frame)
         self.evaluate(node, frame)
         return None
 
-    def _decide_boolean(self, node: ast.BoolOp, frame: PythonFrame) -> bool | None:
+    def _evaluate_boolean_condition(self, node: ast.BoolOp, frame: PythonFrame) -> bool | None:
         settles = isinstance(node.op, ast.Or)
         answers = []
         for part in node.values:
-            answer = self.decide(part, frame)
+            answer = self.evaluate_condition(part, frame)
             if answer is settles:
                 return settles
             answers.append(answer)
         return None if None in answers else not settles
 
-    def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: PythonFrame) -> bool | None:
+    def _evaluate_affix_condition(self, node: ast.Call, function: ast.Attribute, frame: PythonFrame) -> bool | None:
         if function.attr in ("startswith", "endswith"):
             text = self._read_caller_text(self.evaluate(function.value, frame))
             affix = self.get_single_text(self.evaluate(node.args[0], frame))
@@ -154,7 +154,7 @@ class Branches(Annotations):
         text = self.get_single_text(value)
         return text if text is not None and any(type(item) is ParameterMark for item in value) else None
 
-    def _decide_compare(self, node: ast.Compare, frame: PythonFrame) -> bool | None:
+    def _evaluate_comparison(self, node: ast.Compare, frame: PythonFrame) -> bool | None:
         left = self.evaluate(node.left, frame)
         rights = [self.evaluate(part, frame) for part in node.comparators]
         if len(rights) != 1:
@@ -166,11 +166,11 @@ class Branches(Annotations):
                 return None
             return (first == second) is isinstance(operator, ast.Eq)
         if isinstance(operator, ast.In | ast.NotIn):
-            contained = self._decide_contains(rights[0], self._read_caller_text(left))
+            contained = self._evaluate_containment(rights[0], self._read_caller_text(left))
             return None if contained is None else contained is isinstance(operator, ast.In)
         return None
 
-    def _decide_contains(self, value: AbstractValue, text: str | None) -> bool | None:
+    def _evaluate_containment(self, value: AbstractValue, text: str | None) -> bool | None:
         if text is None or len(value) != 1:
             return None
         table = next(iter(value))
@@ -187,7 +187,7 @@ class Branches(Annotations):
         bodies: list[Sequence[ast.stmt]] = []
         complete = False
         for case in node.cases:
-            fits = self._decide_match(case.pattern, text, subject, frame)
+            fits = self._evaluate_match(case.pattern, text, subject, frame)
             if case.guard is not None:
                 self.evaluate(case.guard, frame)
                 fits = None if fits else fits
@@ -199,17 +199,17 @@ class Branches(Annotations):
                 break
         return self._follow_branches(bodies if complete else [*bodies, ()], frame)
 
-    def _decide_match(
+    def _evaluate_match(
         self, pattern: ast.pattern, text: str | None, subject: AbstractValue, frame: PythonFrame
     ) -> bool | None:
         if isinstance(pattern, ast.MatchValue):
             expected = self.get_single_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
         if isinstance(pattern, ast.MatchOr):
-            answers = [self._decide_match(alternative, text, subject, frame) for alternative in pattern.patterns]
+            answers = [self._evaluate_match(alternative, text, subject, frame) for alternative in pattern.patterns]
             return True if True in answers else (None if None in answers else False)
         if isinstance(pattern, ast.MatchAs):
-            fits = True if pattern.pattern is None else self._decide_match(pattern.pattern, text, subject, frame)
+            fits = True if pattern.pattern is None else self._evaluate_match(pattern.pattern, text, subject, frame)
             if pattern.name is not None:
                 self.store(frame, pattern.name, subject)
             return fits
@@ -229,7 +229,7 @@ class Branches(Annotations):
     def follow_while(self, node: ast.While, frame: PythonFrame) -> bool:
         """Follow a ``while`` loop. The code after an endless loop is reached only through ``break``."""
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
-        self._follow_loop(node, frame, lambda: self.decide(node.test, frame))
+        self._follow_loop(node, frame, lambda: self.evaluate_condition(node.test, frame))
         return not forever or any(isinstance(part, ast.Break) for part in walk(node))
 
     def _follow_loop(

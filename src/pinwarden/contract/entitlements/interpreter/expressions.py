@@ -298,14 +298,14 @@ class Expressions(Containers):
         return EMPTY
 
     def _evaluate_conditional(self, node: ast.IfExp, frame: PythonFrame) -> AbstractValue:
-        decided = self.decide(node.test, frame)
+        decided = self.evaluate_condition(node.test, frame)
         if decided is True:
             return self.evaluate(node.body, frame)
         if decided is False:
             return self.evaluate(node.orelse, frame)
         return self.evaluate(node.body, frame) | self.evaluate(node.orelse, frame)
 
-    def decide(self, node: ast.expr, frame: PythonFrame) -> bool | None:
+    def evaluate_condition(self, node: ast.expr, frame: PythonFrame) -> bool | None:
         """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         raise NotImplementedError
 

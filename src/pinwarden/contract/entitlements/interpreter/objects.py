@@ -337,7 +337,7 @@ class KnownResult(PythonObject):
 
 
 class ParameterMark(PythonObject):
-    """Marks a value as coming from a parameter, so that decisions that depend on its text are recorded."""
+    """Marks a value that comes from a parameter, so that the analysis records which conditions depend on its text."""
 
     __slots__ = ("function", "parameter")
 
