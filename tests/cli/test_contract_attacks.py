@@ -162,13 +162,13 @@ FACTS = [
 
 def test_a_server_that_forges_its_observations_is_refused_without_an_internal_error(tmp_path: Path) -> None:
     """The process is the server's: it can write anything into the file, or a link to something else."""
-    from pinwarden.contract.python_server import _is_valid, _read_facts
+    from pinwarden.contract.python_server import _has_valid_members, _read_facts
 
     facts = tmp_path / "facts.json"
     for text in FACTS:
         facts.write_text(text)
         try:
-            assert not _is_valid(_read_facts(facts)), text
+            assert not _has_valid_members(_read_facts(facts)), text
         except PinwardenError as err:
             assert err.code == "SERVER_IMPORT_FAILED"
     forged = SERVER + "\nimport pathlib\npathlib.Path.replace = lambda part, whole: whole.symlink_to('/etc/hostname')\n"
