@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli.many_servers import write_many_servers
 from tests.cli.status_world import CLOCK, CODEX, HOME_FILES, NOTES, PROJECT_FILES, SECRET, StatusWorld
 from tests.cli.test_prove_fetch_run import PLAIN, needs_node
+from tests.gateway.review_world import SEARCH
 from tests.servers.acme_packages import acme_registries
+from tests.support.targets import SCRIPTED
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -263,14 +269,27 @@ class TestLastChecked:
         (world.state / "last-checked.json").write_text(json.dumps(document))
         assert world.server("notes")["last_checked"] is None
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_state_folder_that_cannot_be_written_stops_nothing(self, world: StatusWorld) -> None:
+    def test_a_state_folder_that_cannot_be_used_stops_nothing(self, world: StatusWorld) -> None:
         world.write({".mcp.json": {"mcpServers": {"notes": NOTES}}})
         world.run("init")
-        world.folder.chmod(0o500)
+        world.state.write_text("a file in place of the folder")
         world.approve("notes")
-        world.folder.chmod(0o700)
-        assert world.server("notes")["approved"] == "yes"
+        server = world.server("notes")
+        assert (server["approved"], server["last_checked"]) == ("yes", None)
+
+    @pytest.mark.parametrize(
+        "command", [("ci", "--live", "--allow-execute"), ("approve", "notes", "--allow-execute", "--yes")]
+    )
+    def test_a_command_that_starts_the_server_is_remembered(self, world: StatusWorld, command: tuple[str, ...]) -> None:
+        script = {"server": {"capabilities": {"tools": {}}}, "lists": {"tools": [[SEARCH]]}}
+        notes = {"command": sys.executable, "args": ["-I", "-S", str(SCRIPTED), "@script.json"]}
+        world.write({"script.json": script, ".mcp.json": {"mcpServers": {"notes": notes}}})
+        assert world.run("init", "--allow-execute").code == 0
+        (world.state / "last-checked.json").unlink(missing_ok=True)
+        assert world.server("notes")["last_checked"] is None
+        outcome = world.run(*command)
+        assert outcome.code == 0, outcome
+        assert world.server("notes")["last_checked"] is not None
 
 
 class TestHostileInput:
@@ -290,3 +309,51 @@ class TestHostileInput:
         outcome = world.run("status", PYTHONIOENCODING="ascii", LC_ALL="C")
         assert outcome.out.isascii()
         assert re.search(r"^notes +1\.0\.0 +yes +no +no +no +never +lock$", outcome.out, re.MULTILINE)
+
+
+_WATCHED = """
+import sys
+def refuse(event, _):
+    if event.startswith("socket.") or event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"):
+        raise SystemExit(f"status did {event}")
+sys.addaudithook(refuse)
+from pinwarden.cli.main import main
+sys.exit(main(["status"]))
+"""
+
+
+class TestCost:
+    @pytest.mark.parametrize("count", [10, 50])
+    def test_the_status_of_many_servers_is_computed_quickly_without_network_or_processes(
+        self, tmp_path: Path, count: int
+    ) -> None:
+        """At most 0.5 s of CPU time for 50 servers where an interpreter takes 12 ms to start."""
+        world = write_many_servers(tmp_path / "many", count)
+        environment = {
+            **os.environ,
+            "HOME": str(world.home),
+            "PINWARDEN_STATE": str(world.state),
+            "XDG_CONFIG_HOME": "",
+            "PINWARDEN_DATABASE": "",
+        }
+        taken, outcome = _cpu_seconds(_WATCHED, world.root, environment)
+        summary = f"{count} of {count} pinned, {count} of {count} approved, {count} of {count} verified"
+        assert summary in outcome, outcome
+        start, _ = _cpu_seconds("pass", world.root, environment)
+        assert taken <= 42 * start, (taken, start)
+
+
+def _cpu_seconds(code: str, folder: Path, environment: dict[str, str]) -> tuple[float, str]:
+    """The least CPU time of several runs of some Python code, and what it printed."""
+    times: list[float] = []
+    output = ""
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done
+        output = done.stdout
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times), output

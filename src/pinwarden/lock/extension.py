@@ -267,12 +267,25 @@ def _fill_missing(fresh: LockExtension, earlier: LockExtension, members: tuple[_
 # Format
 
 
+_MAX_PARSED = 1000
+_PARSED: dict[int, tuple[Any, LockExtension]] = {}
+"""Parsed extensions by the identity of their JSON, which the cache keeps alive. Entries are never changed in place."""
+
+
 def read_extension(entry: Entry) -> LockExtension | None:
     """The Pinwarden extension of an entry; None if it has none."""
     if EXTENSION not in entry.manifest:
         return None
+    value = entry.manifest[EXTENSION]
+    known = _PARSED.get(id(value))
+    if known is not None:
+        return known[1]
     path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}"
-    return parse_extension(entry.manifest[EXTENSION], path)
+    extension = parse_extension(value, path)
+    if len(_PARSED) >= _MAX_PARSED:
+        _PARSED.clear()
+    _PARSED[id(value)] = value, extension
+    return extension
 
 
 def has_surface(entry: Entry) -> bool:

@@ -76,12 +76,15 @@ class ConfigView(Record):
         return tuple(server for file in self.files for server in file.servers)
 
 
-def read_config_view(project: Project) -> ConfigView:
-    """Read the lock, if the project has one, and every configuration that belongs to it."""
+def read_config_view(project: Project, *, parse_files: bool = True) -> ConfigView:
+    """Read the lock, if the project has one, and every configuration that belongs to it.
+
+    Without ``parse_files`` the files next to the lock are verified only by their digests.
+    """
     document: LockDocument | None = None
     entries: tuple[Entry, ...] = ()
     if project.lock.exists() or project.lock.is_symlink():
-        document = read_lock(project.lock)
+        document = read_lock(project.lock, parse_files=parse_files)
         entries = document.lock.entries
     return build_config_view(entries, find_files_of(project, entries), document)
 

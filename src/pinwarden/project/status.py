@@ -118,7 +118,7 @@ def server_statuses(
     """
     found: list[ServerStatus] = []
     for project in projects:
-        view = views[project.lock] if views and project.lock in views else read_config_view(project)
+        view = views[project.lock] if views and project.lock in views else read_config_view(project, parse_files=False)
         rows = [_build_status(project, group, last_checked or LastChecked()) for group in _group(project, view)]
         rows.sort(key=lambda row: (row.name.casefold(), row.name))
         found += (_with_next(row, rows, (blocked or {}).get((project.lock, row.name), ())) for row in rows)

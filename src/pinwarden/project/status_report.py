@@ -55,7 +55,7 @@ def report_status(
 
     ``blocked`` is what the gateway blocked; ``notes`` are remarks about how it was found.
     """
-    views = {project.lock: read_config_view(project) for project in projects}
+    views = {project.lock: read_config_view(project, parse_files=False) for project in projects}
     last_checked = read_last_checked(projects[0])
     servers = server_statuses(projects, views=views, last_checked=last_checked, blocked=blocked)
     documents = [view.document for view in views.values() if view.document is not None]
