@@ -143,7 +143,7 @@ def test_work_files_are_left_out_and_listed(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "source", {**FILES, **extra})
     tree = read_tree(folder)
     assert [file.path for file in tree.files] == sorted(FILES)
-    assert tree.left_out == (".env", ".git", "lib/.DS_Store", "lib/__pycache__")
+    assert tree.excluded == (".env", ".git", "lib/.DS_Store", "lib/__pycache__")
 
 
 @BOTH

@@ -69,7 +69,7 @@ def test_no_signature_is_required_without_a_key(signed: Signed) -> None:
 def test_a_missing_signature_is_a_finding_and_not_a_failure_to_check(signed: Signed) -> None:
     (signed.root / "mcp-lock.sig").unlink()
     assert signed.check("--public-key", "ada.pub") == REFUSED
-    assert "there is no mcp-lock.sig" in signed.gate("--public-key", "ada.pub").out
+    assert "the signature file mcp-lock.sig is missing" in signed.gate("--public-key", "ada.pub").out
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b'{"payloadType": "x", "payload": "", "signatures": []}'])

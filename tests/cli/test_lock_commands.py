@@ -289,7 +289,7 @@ class TestSign:
         here = our_project(tmp_path)
         outcome = pinwarden("lock", "sign", "--key", new_key(here, "ada"), cwd=here)
         assert outcome.code == 0
-        assert "--dsse covers all of it" in outcome.out
+        assert "a signature with --dsse does" in outcome.out
 
 
 class TestVerifySignature:

@@ -51,5 +51,5 @@ def test_the_demo_runs_to_its_end() -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     output = done.stdout.decode()
-    for outcome in ("[CONSENT_REQUIRED]", "3 critical: blocked until someone approves it", "(exit code 3)"):
+    for outcome in ("[CONSENT_REQUIRED]", "3 critical: blocked until a person approves the changes", "(exit code 3)"):
         assert outcome in output

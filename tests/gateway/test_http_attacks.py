@@ -156,7 +156,7 @@ class Wire:
 
     def send(self, frame: ParsedMessage, parameters: bytes) -> None:
         del parameters
-        self.sent.append(frame.message)
+        self.sent.append(frame.value)
 
     def send_call(self, call: Any, body: bytes, message: Any, name: str) -> None:
         del call, body, name
@@ -180,7 +180,7 @@ class RecordingSink:
         self.open = True
 
     def send_message(self, frame: ParsedMessage) -> None:
-        self.got.append(frame.message)
+        self.got.append(frame.value)
 
     def respond(self, frame: ParsedMessage, status: int) -> None:
         del status

@@ -374,7 +374,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
         elif how == "begins to answer":
             first.on_head(202, "")
         elif how == "lost":
-            first.on_lost("it hung up", sent=True)
+            first.on_lost("it hung up", was_sent=True)
         elif how == "given up":
             link.expire(link._clock() + 1, {(int, 1)})
         else:

@@ -81,8 +81,8 @@ class Wire:
     def on_end(self) -> None:
         self.outcomes.append(("end",))
 
-    def on_lost(self, why: str, *, sent: bool) -> None:
-        self.outcomes.append(("lost", why, sent))
+    def on_lost(self, why: str, *, was_sent: bool) -> None:
+        self.outcomes.append(("lost", why, was_sent))
 
 
 @pytest.fixture

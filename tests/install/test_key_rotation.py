@@ -94,7 +94,7 @@ def test_following_the_log_adopts_the_new_key(user: User) -> None:
     assert user.accepts()
     (root,) = load_trust(user.trust).registries
     assert (root.key.key, root.log.key, root.key.name) == (NEW.public_key, NEW.public_key, "acme")
-    assert [(key.key_id, key.seq) for key in root.ended] == [(OLD_DID, change.seq)]
+    assert [(key.key_id, key.seq) for key in root.replaced_keys] == [(OLD_DID, change.seq)]
     user.publish(SECOND)
     decision = user.decide()
     assert decision.accepted is not None

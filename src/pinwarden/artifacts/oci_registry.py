@@ -404,10 +404,10 @@ class OciPushRegistry(OciRegistry):
         return location
 
     def _upload(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
-        sent = UploadBody(method=method, body=body, media_type=media_type)
+        upload = UploadBody(method=method, body=body, media_type=media_type)
 
         def send(request: FetchRequest) -> FetchResponse:
-            response = self._fetcher.send(replace(request, sent=sent))
+            response = self._fetcher.send(replace(request, upload=upload))
             if response.status not in (200, 201, 202, 204):
                 reason = "unauthorized" if response.status in (401, 403) else "status"
                 raise fetch_error(

@@ -119,8 +119,8 @@ def _renews(new: BundleAttestation, old: BundleAttestation) -> bool:
 def _extends_claim(new: Claim, old: Claim) -> bool:
     if (new.type, new.issuer_key_id, new.issuer_role) != (old.type, old.issuer_key_id, old.issuer_role):
         return False
-    ends, ended = parse_timestamp(new.expires_at_utc), parse_timestamp(old.expires_at_utc)
-    issued, before = parse_timestamp(new.issued_at_utc), parse_timestamp(old.issued_at_utc)
-    if ended is None or issued is None or before is None or issued <= before:
+    new_expiry, old_expiry = parse_timestamp(new.expires_at_utc), parse_timestamp(old.expires_at_utc)
+    new_issue, old_issue = parse_timestamp(new.issued_at_utc), parse_timestamp(old.issued_at_utc)
+    if old_expiry is None or new_issue is None or old_issue is None or new_issue <= old_issue:
         return False
-    return ends is None or ends > ended
+    return new_expiry is None or new_expiry > old_expiry

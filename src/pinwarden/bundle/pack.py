@@ -48,7 +48,7 @@ class PackedBundle(Record):
     descriptor_cid: str
     root_cid: str
     archive: bytes = field(repr=False)
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -115,7 +115,7 @@ def pack_folder(options: PackOptions) -> PackedBundle:
         descriptor_cid=descriptor_cid,
         root_cid=str(root),
         archive=archive,
-        left_out=tree.left_out,
+        excluded=tree.excluded,
     )
 
 
@@ -138,7 +138,7 @@ def _read_server_manifest(tree: SourceTree) -> ServerManifest:
 
 
 def _build_report(options: PackOptions, packed: PackedBundle, archive: Path) -> Report:
-    notes = [f"not packed: {', '.join(packed.left_out)}"] if packed.left_out else []
+    notes = [f"not packed: {', '.join(packed.excluded)}"] if packed.excluded else []
     if options.compress:
         notes.append(
             "compressed: another version of the zstd library may produce other bytes and another descriptor CID"
@@ -161,6 +161,6 @@ def _build_report(options: PackOptions, packed: PackedBundle, archive: Path) -> 
             "archive": str(archive),
             "descriptor": str(archive.with_name(f"{archive.name}.descriptor.json")),
             "manifest": str(archive.with_name(f"{archive.name}.manifest.json")),
-            "left_out": list(packed.left_out),
+            "left_out": list(packed.excluded),
         },
     )

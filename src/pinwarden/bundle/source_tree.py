@@ -31,16 +31,16 @@ class SourceTree(Record):
     """The files of a folder in manifest order, and the paths that were excluded."""
 
     files: tuple[SourceFile, ...]
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree:
     """Read all files below a folder. Links and devices are errors: their meaning depends on the machine."""
-    left_out: list[str] = []
+    excluded: list[str] = []
     files: list[SourceFile] = []
     size = 0
     all_paths = PathSet()
-    for path, entry in _walk(folder, "", left_out):
+    for path, entry in _walk(folder, "", excluded):
         _run_path_check(all_paths.add, path)
         data, mode = _read_source_file(entry, limits.total_bytes - size)
         size += len(data)
@@ -48,10 +48,10 @@ def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree
         files.append(SourceFile(path=path, data=data, executable=bool(mode & stat.S_IXUSR)))
         if len(files) > limits.files:
             _refuse(f"{folder} has more than {limits.files} files")
-    return SourceTree(files=tuple(sorted(files, key=lambda file: file.path)), left_out=tuple(sorted(left_out)))
+    return SourceTree(files=tuple(sorted(files, key=lambda file: file.path)), excluded=tuple(sorted(excluded)))
 
 
-def _walk(folder: Path, prefix: str, left_out: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _walk(folder: Path, prefix: str, excluded: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
     try:
         with os.scandir(folder) as scan:
             entries = list(scan)
@@ -60,9 +60,9 @@ def _walk(folder: Path, prefix: str, left_out: list[str]) -> Iterator[tuple[str,
     for entry in entries:
         path = prefix + entry.name
         if entry.name in EXCLUDED_NAMES:
-            left_out.append(path)
+            excluded.append(path)
         elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), f"{path}/", left_out)
+            yield from _walk(Path(entry.path), f"{path}/", excluded)
         elif entry.is_file(follow_symlinks=False):
             yield _check_name(path), entry
         else:

@@ -176,8 +176,8 @@ class TrustedRegistry(Record):
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
     added_at: str
-    ended: tuple[ReplacedKey, ...] = ()
-    """Its former keys, which are no longer trusted."""
+    replaced_keys: tuple[ReplacedKey, ...] = ()
+    """Former keys of the registry, which are no longer trusted."""
 
 
 class AttestationKey(Record):
@@ -241,7 +241,15 @@ class TrustStore(Record):
 
     def find_replaced_key(self, key_id: str) -> ReplacedKey | None:
         """The record of a replaced key; None if no registry replaced it."""
-        return next((ended for registry in self.registries for ended in registry.ended if ended.key_id == key_id), None)
+        return next(
+            (
+                replaced
+                for registry in self.registries
+                for replaced in registry.replaced_keys
+                if replaced.key_id == key_id
+            ),
+            None,
+        )
 
     def find_revoked(self, key_id: str) -> RevokedKey | None:
         """The record of a revoked key; None if it is not revoked."""
@@ -262,10 +270,18 @@ def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
     _refuse_name(store, registry.key)
     before = next((other for other in store.registries if other.key.key_id == registry.key.key_id), None)
     others = tuple(other for other in store.registries if other is not before)
-    return replace(store, registries=(*others, replace(registry, ended=before.ended if before else registry.ended)))
+    return replace(
+        store,
+        registries=(
+            *others,
+            replace(registry, replaced_keys=before.replaced_keys if before else registry.replaced_keys),
+        ),
+    )
 
 
-def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[ReplacedKey], present: PublicKey) -> TrustStore:
+def apply_key_changes(
+    store: TrustStore, log: NoteKey, replaced: Iterable[ReplacedKey], present: PublicKey
+) -> TrustStore:
     """Replace the log key of a registry by the newest key in its log, and its pointer key if it was the same key.
 
     Raises if the new key is revoked or already trusted for something else.
@@ -282,9 +298,9 @@ def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[ReplacedK
             f"{key.key_id} is already trusted for something else; it cannot be the new key of "
             f"{old.key.name or log.name}"
         )
-    recorded = {record.key_id: record for record in old.ended}
-    all_ended = tuple(recorded.get(record.key_id, record) for record in ended)
-    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=all_ended)
+    recorded = {record.key_id: record for record in old.replaced_keys}
+    all_replaced = tuple(recorded.get(record.key_id, record) for record in replaced)
+    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), replaced_keys=all_replaced)
     return replace(store, registries=tuple(moved if registry is old else registry for registry in store.registries))
 
 
@@ -319,11 +335,15 @@ def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustS
     revoked = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
     revoked += [  # removing the registry must not make its replaced keys usable again
         RevokedKey(
-            key_id=ended.key_id, name=registry.key.name, roles=registry.key.roles, revoked_at=now, why=_REPLACED_REASON
+            key_id=replaced.key_id,
+            name=registry.key.name,
+            roles=registry.key.roles,
+            revoked_at=now,
+            why=_REPLACED_REASON,
         )
         for registry in removed
-        for ended in registry.ended
-        if not store.find_revoked(ended.key_id)
+        for replaced in registry.replaced_keys
+        if not store.find_revoked(replaced.key_id)
     ]
     return replace(left, revoked=(*left.revoked, *revoked))
 
@@ -342,13 +362,13 @@ def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
 
 def _refuse_replaced(store: TrustStore, *key_ids: str) -> None:
     for key_id in key_ids:
-        ended = store.find_replaced_key(key_id)
-        if ended is not None:
+        replaced = store.find_replaced_key(key_id)
+        if replaced is not None:
             raise PinwardenError(
                 "REGISTRY_KEY_ENDED",
-                f"the registry replaced the key {key_id} in entry {ended.seq} of its log",
+                f"the registry replaced the key {key_id} in entry {replaced.seq} of its log",
                 hint="Use the registry's present key. To see it, run: pinwarden trust list",
-                data={"key_id": key_id, "seq": ended.seq},
+                data={"key_id": key_id, "seq": replaced.seq},
             )
 
 
@@ -397,7 +417,8 @@ def _registry_to_json(registry: TrustedRegistry) -> dict[str, Any]:
         "max_age_days": registry.max_age_days,
         "added_at_utc": registry.added_at,
         "ended_keys": [
-            {"key_id": ended.key_id, "log_index": ended.seq, "seen_at_utc": ended.seen_at} for ended in registry.ended
+            {"key_id": replaced.key_id, "log_index": replaced.seq, "seen_at_utc": replaced.seen_at}
+            for replaced in registry.replaced_keys
         ],
     }
 
@@ -449,7 +470,7 @@ def _read_registry(reader: DocumentReader) -> TrustedRegistry:
         witnesses_needed=needed,
         max_age_days=reader.integer("max_age_days", minimum=1, maximum=_MAX_AGE_LIMIT_DAYS),
         added_at=reader.timestamp("added_at_utc"),
-        ended=tuple(_read_replaced(row) for row in reader.objects("ended_keys", default=[])),
+        replaced_keys=tuple(_read_replaced(row) for row in reader.objects("ended_keys", default=[])),
     )
 
 

@@ -97,14 +97,14 @@ def generate_policy(
     policy = parse_policy(text.encode())  # checks that the text is valid, whatever the names of tools
     rows = tuple(
         Row(
-            code=left_out.code,
-            severity="info" if left_out.code in ("server", "unused") else "review",
-            entity=f"{left_out.observation.server}: {left_out.observation.entity}",
-            name=left_out.observation.item,
+            code=omission.code,
+            severity="info" if omission.code in ("server", "unused") else "review",
+            entity=f"{omission.observation.server}: {omission.observation.entity}",
+            name=omission.observation.item,
             path="",
-            message=f"Left out: {left_out.reason}.",
+            message=f"Left out: {omission.reason}.",
         )
-        for left_out in proposal.omitted
+        for omission in proposal.omitted
     )
     report = Report(
         command="policy generate",
@@ -121,8 +121,8 @@ def generate_policy(
             "digest": policy.digest.sri,
             "allow": [_observation_to_json(observation) for observation in proposal.allow],
             "left_out": [
-                {**_observation_to_json(left_out.observation), "code": left_out.code, "reason": left_out.reason}
-                for left_out in proposal.omitted
+                {**_observation_to_json(omission.observation), "code": omission.code, "reason": omission.reason}
+                for omission in proposal.omitted
             ],
         },
         rule_texts=OMISSION_REASONS,
@@ -163,13 +163,13 @@ def render_policy(proposal: PolicyProposal) -> str:
         ]
     if proposal.omitted:
         lines += ["# Left out, most severe first:"]
-    for left_out in proposal.omitted:
-        omitted = left_out.observation
-        if left_out.code != "server":
+    for omission in proposal.omitted:
+        omitted = omission.observation
+        if omission.code != "server":
             item = _escape_for_comment(f"{omitted.server}: {omitted.entity} {omitted.item}")
             lines += [
                 f"# - {item} {omitted.digest}".rstrip(),
-                f"#   {_escape_for_comment(left_out.reason)}; {_render_comment(omitted)}",
+                f"#   {_escape_for_comment(omission.reason)}; {_render_comment(omitted)}",
             ]
     servers = dict.fromkeys(entry.observation.server for entry in proposal.omitted if entry.code == "server")
     if servers:
@@ -179,7 +179,7 @@ def render_policy(proposal: PolicyProposal) -> str:
 
 def _render_period(proposal: PolicyProposal) -> list[str]:
     """Return a comment with the period of the observations, so that a reviewer sees whether it was long enough."""
-    observed = [*proposal.allow, *(left_out.observation for left_out in proposal.omitted)]
+    observed = [*proposal.allow, *(omission.observation for omission in proposal.omitted)]
     if not observed:
         return []
     first = min(observation.first_seen for observation in observed)

@@ -191,7 +191,7 @@ def _registry_to_json(store: TrustStore, registry: TrustedRegistry) -> dict[str,
         "max_age_days": registry.max_age_days,
         "ended_keys": [
             {"key_id": ended_key.key_id, "log_index": ended_key.seq, "seen_at": ended_key.seen_at}
-            for ended_key in registry.ended
+            for ended_key in registry.replaced_keys
         ],
     }
 

@@ -95,22 +95,22 @@ class HttpRegistry(RegistryReader):
 
         # Reading needs no token, so none is sent.
         bare = FetchRequest(endpoint=self._endpoint_without_token(), url=self._build_url(path))
-        answer = self._fetcher.get(bare, max_bytes=max_bytes)
-        return answer.body if answer.found else None
+        response = self._fetcher.get(bare, max_bytes=max_bytes)
+        return response.body if response.found else None
 
     def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
         """Send a request, and return the JSON of the response. If the registry refuses the request, raise its error."""
         from pinwarden.system.net.fetch import FetchRequest, UploadBody
 
-        sent = UploadBody(method=method, body=body, media_type=media_type)
-        answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._build_url(path), sent=sent))
+        upload = UploadBody(method=method, body=body, media_type=media_type)
+        response = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._build_url(path), upload=upload))
         try:
-            value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
+            value = strict_json.parse_json(response.body, Limits(max_bytes=1 << 20)) if response.body else {}
         except PinwardenError:
             value = None
-        if answer.status in (200, 201):
+        if response.status in (200, 201):
             return value
-        raise _build_refusal(value, answer.status, str(self))
+        raise _build_refusal(value, response.status, str(self))
 
     def _endpoint_without_token(self) -> Any:
         from pinwarden.core.record import replace

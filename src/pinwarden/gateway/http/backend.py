@@ -174,7 +174,7 @@ class Backend:
             )
             raise BackendError(SERVER_UNAVAILABLE, reason[:_MAX_REASON])
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
-        conversation.notify(ParsedMessage(data=encode(initialized), message=initialized))
+        conversation.notify(ParsedMessage(data=encode(initialized), value=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
         conversation.stream_counts = False  # this stream is the gateway's, so it must not keep an unused session open
         return result
@@ -192,7 +192,7 @@ class Backend:
     def is_open(self) -> bool:
         """Whether the session is open."""
         conversation = self.conversation
-        if conversation is None or conversation.closed or conversation.ended:
+        if conversation is None or conversation.closed or conversation.session_ended:
             return False
         return not self.stateless or self.upstream.era == STATELESS
 
@@ -255,7 +255,7 @@ class Backend:
             "params": params,
         }
         future = ResponseFuture()
-        conversation.request(ParsedMessage(data=encode(message), message=message), future)
+        conversation.request(ParsedMessage(data=encode(message), value=message), future)
         response: ParsedMessage = await future
         return response
 
@@ -273,7 +273,7 @@ class _NotificationSink:
         pass
 
     def send_event(self, data: bytes) -> None:
-        self._on_message(self._backend, ParsedMessage(data=data, message=orjson.loads(data)))
+        self._on_message(self._backend, ParsedMessage(data=data, value=orjson.loads(data)))
 
     def end_events(self) -> None:
         self.open = False
@@ -308,7 +308,7 @@ def add_stateless_meta(message: ParsedMessage, meta: Mapping[str, Any]) -> Parse
             edit = (present.start, present.end, encode({**message.meta, **meta}).decode())
     data = splice.apply_edits(text, [edit]).encode()
     members = {**message.members, "params": {**message.params, "_meta": {**message.meta, **meta}}}
-    return ParsedMessage(data=data, message=members)
+    return ParsedMessage(data=data, value=members)
 
 
 def remove_stateless_meta(message: ParsedMessage) -> ParsedMessage:
@@ -330,7 +330,7 @@ def remove_stateless_meta(message: ParsedMessage) -> ParsedMessage:
             **message.members,
             "params": {name: value for name, value in message.params.items() if name != "_meta"},
         }
-    return ParsedMessage(data=splice.apply_edits(text, edits).encode(), message=members)
+    return ParsedMessage(data=splice.apply_edits(text, edits).encode(), value=members)
 
 
 def add_result_members(message: ParsedMessage, method: str) -> ParsedMessage:
@@ -344,7 +344,7 @@ def add_result_members(message: ParsedMessage, method: str) -> ParsedMessage:
         return message
     start, end, _ = splice.build_member_insertion(text, span.start, "", "")
     members = encode(added).decode()[1:-1] + ("," if result else "")
-    return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), message=message.message)
+    return ParsedMessage(data=splice.apply_edits(text, [(start, end, members)]).encode(), value=message.value)
 
 
 _RANDOM_BYTES = 16  # makes an id unguessable

@@ -62,7 +62,7 @@ class Bridge:
         self._limits = manager.limits
         self._client = client
         self.closed = False
-        self.ended = False
+        self.session_ended = False
         self.stream_counts = True
         self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
@@ -189,7 +189,7 @@ class Bridge:
 
     def _send_result(self, message: ParsedMessage, sink: ResponseSink, result: dict[str, Any]) -> None:
         response = {"jsonrpc": "2.0", "id": message.members["id"], "result": result}
-        sink.respond(ParsedMessage(data=encode(response), message=response), 0)
+        sink.respond(ParsedMessage(data=encode(response), value=response), 0)
 
     # Sessions with servers
 

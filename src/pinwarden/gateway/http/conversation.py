@@ -117,10 +117,10 @@ class Conversation(MessageRelay):
         else:
             pending.sink.fail_not_executed(reason)
 
-    def on_session_ended(self, sent: Set[RequestId], reason: str) -> None:
+    def on_session_ended(self, sent_ids: Set[RequestId], reason: str) -> None:
         """Fail the requests that were not sent before the server ended the session. Clients can retry them."""
-        self.ended = True
-        for request_id in [pending for pending in self._pending if pending not in sent]:
+        self.session_ended = True
+        for request_id in [pending for pending in self._pending if pending not in sent_ids]:
             self.on_not_executed(request_id, reason)
 
     def on_not_understood(self) -> None:

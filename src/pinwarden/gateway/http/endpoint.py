@@ -239,7 +239,7 @@ class Endpoint:
     def _handle_message(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
-        if not isinstance(message.message, dict):
+        if not isinstance(message.value, dict):
             reply.send(400, _build_refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
         if "method" in message.members and type(message.members["method"]) is not str:

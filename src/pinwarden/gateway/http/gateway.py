@@ -57,16 +57,20 @@ class Settings(Record):
 class HttpGateway:
     """The HTTP gateway: `start` reads lock, policy and tokens and listens; `stop` shuts it down."""
 
-    def __init__(self, project: Project, state: GatewayState, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, project: Project, state: GatewayState, settings: Settings, write_log: Callable[[str], None]
+    ) -> None:
         self._project = project
         self._state = state
         self._settings = settings
-        self._say = say
+        self._write_log = write_log
         self.log: AuditLog = state.open_audit_log(
             gateway=f"http {os.getpid()}", when_unavailable=settings.when_unavailable
         )
         self._recorders: list[Recorder] = []
-        self._factory = UpstreamFactory(project, settings.permissions, settings.limits, self._create_recorder, say)
+        self._factory = UpstreamFactory(
+            project, settings.permissions, settings.limits, self._create_recorder, write_log
+        )
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self._logged: set[str] = set()
@@ -88,7 +92,7 @@ class HttpGateway:
         self._policy = load_gateway_policy(self._project)
         self._factory.set_policy(self._policy)
         self._warn_if_observing()
-        self._factory.tracing = configure_tracing(self._project.variables, self._say)
+        self._factory.tracing = configure_tracing(self._project.variables, self._write_log)
         self._stamps = self._read_file_stamps()
         self._shared = self._factory.shared = self._state.open_shared_approvals(
             self._project.lock, applies=settings.shared_approvals
@@ -117,7 +121,7 @@ class HttpGateway:
             lambda: clients.problem if clients.admits_known else "",
         ]
         serving.connections.on_slow_disconnect = self._record_slow_disconnect
-        serving.say = self._say
+        serving.write_log = self._write_log
         endpoint.public_pages = {
             "/healthz": status_pages.build_health_page,
             "/readyz": status_pages.build_readiness_page,
@@ -155,7 +159,7 @@ class HttpGateway:
 
     def _record_slow_disconnect(self, reason: str) -> None:
         """Log and record that a client was disconnected because it read too slowly."""
-        self._say(reason)
+        self._write_log(reason)
         try:
             self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=reason))
         except PinwardenError as err:
@@ -163,7 +167,7 @@ class HttpGateway:
 
     def _create_recorder(self, server: str) -> Recorder:
         baseline = name_lock_baseline(self._project.lock)
-        recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._say)
+        recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._write_log)
         self._recorders.append(recorder)
         return recorder
 
@@ -178,7 +182,7 @@ class HttpGateway:
         return KnownClients(
             self._state.tokens.list_valid,
             temporary,
-            self._say,
+            self._write_log,
             keep=self._settings.when_unavailable == "spool",
             seconds=self._settings.limits.token_read_seconds,
         )
@@ -217,7 +221,7 @@ class HttpGateway:
         for name, problem in locked.problems.items():
             self._log_once(f"the gateway does not serve {name}: {problem}")
         if set(locked.upstreams) != before:
-            self._say(f"the gateway now serves {', '.join(sorted(locked.upstreams)) or 'no server'}")
+            self._write_log(f"the gateway now serves {', '.join(sorted(locked.upstreams)) or 'no server'}")
 
     async def _check_approvals(self, manager: SessionManager) -> None:
         """Read the approvals of all servers, and report servers whose approvals cannot be read."""
@@ -235,7 +239,9 @@ class HttpGateway:
         upstreams, now = tuple(manager.upstreams.values()), manager.clock()
         problems = await asyncio.get_running_loop().run_in_executor(None, find_unreadable)
         for name in problems.keys() - self._unreadable:
-            self._say(f"all messages of {name} are blocked, because its approvals cannot be read: {problems[name]}")
+            self._write_log(
+                f"all messages of {name} are blocked, because its approvals cannot be read: {problems[name]}"
+            )
         self._unreadable = set(problems)
         # /readyz is public, so it does not name servers.
         self._approval_problem = (
@@ -249,14 +255,14 @@ class HttpGateway:
             await self._record(AuditEvent(kind=POLICY_CHANGED, policy=policy.digest))
             self._policy = policy
             self._factory.set_policy(policy)
-            self._say("the policy was reloaded")
+            self._write_log("the policy was reloaded")
             self._warn_if_observing()
 
     def _warn_if_observing(self) -> None:
         """Warn if the policy reports changes without blocking them."""
         warning = self._policy.describe_unblocked()
         if warning:
-            self._say(warning)
+            self._write_log(warning)
 
     async def _record(self, event: AuditEvent) -> None:
         """Record a change before it takes effect, in the journal if the database is unavailable."""
@@ -270,7 +276,7 @@ class HttpGateway:
     def _log_once(self, text: str) -> None:
         if text not in self._logged:
             self._logged.add(text)
-            self._say(text)
+            self._write_log(text)
 
 
 def serve(
@@ -326,7 +332,7 @@ class KnownClients:
         self,
         read: Callable[[], Sequence[GatewayToken]],
         temporary: Mapping[str, GatewayClient],
-        say: Callable[[str], None],
+        write_log: Callable[[str], None],
         *,
         keep: bool,
         seconds: float,
@@ -335,7 +341,7 @@ class KnownClients:
         unavailable if it does not respond within ``seconds``. With ``keep``, known clients are still admitted then."""
         self._read = read
         self._temporary = dict(temporary)
-        self._say = say
+        self._write_log = write_log
         self._keep = keep
         self._seconds = seconds
         # A dedicated thread with its own database connection.
@@ -365,7 +371,7 @@ class KnownClients:
             self._on_unavailable(access, err)
         else:
             if self.problem:
-                self._say("the tokens can be read again")
+                self._write_log("the tokens can be read again")
             self.problem = ""
             self.admits_known = True
 
@@ -401,5 +407,5 @@ class KnownClients:
         consequence = "known clients are admitted" if unavailable and self._keep else "no client is admitted"
         problem = f"the tokens cannot be read, so {consequence} ({err.code})"
         if problem != self.problem:
-            self._say(f"{problem}: {err.message}")
+            self._write_log(f"{problem}: {err.message}")
         self.problem = problem

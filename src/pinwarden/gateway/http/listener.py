@@ -51,7 +51,7 @@ class HttpServer:
         self.connections = ClientConnections(endpoint, limits)
         self._server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
-        self.say: Callable[[str], None] = _ignore
+        self.write_log: Callable[[str], None] = _ignore
         self._ticker: asyncio.Task[None] | None = None
         self.periodic: list[Callable[[], Awaitable[None]]] = []
         """Functions to run about once a second."""
@@ -101,7 +101,7 @@ class HttpServer:
 
     async def run_until_signal(self) -> bool:
         """Serve until SIGTERM or SIGINT. Returns whether all requests ended in time."""
-        shutdown = Shutdown(self._limits.drain_seconds, self.say)
+        shutdown = Shutdown(self._limits.drain_seconds, self.write_log)
         shutdown.install()
         await shutdown.requested.wait()
         return await self.stop(stop_waiting=shutdown.stop_waiting)
@@ -112,7 +112,7 @@ class HttpServer:
             self._manager.tick()
             self.connections.tick()
             if self._certificate is not None and (problem := self._certificate.refresh()):
-                self.say(problem)
+                self.write_log(problem)
             for work in self.periodic:
                 try:
                     await work()
@@ -299,9 +299,9 @@ _KERNEL_SECONDS = 3.0  # after this time, a kernel timer ends the process even i
 class Shutdown:
     """Handles SIGTERM and SIGINT, and kills the process if the shutdown takes too long."""
 
-    def __init__(self, drain_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, drain_seconds: float, write_log: Callable[[str], None]) -> None:
         self._drain_seconds = drain_seconds
-        self._say = say
+        self._write_log = write_log
         self._signals: SimpleQueue[float] = SimpleQueue()  # safe to use in a signal handler
         self._loop = asyncio.get_running_loop()
         self.requested = asyncio.Event()
@@ -332,7 +332,7 @@ class Shutdown:
             self._set_event(self.stop_waiting)
             while True:
                 self._signals.get(timeout=max(0.0, end - monotonic()))
-        self._say("the gateway did not shut down in time, so it kills its servers and exits")
+        self._write_log("the gateway did not shut down in time, so it kills its servers and exits")
         kill_all_trees()
         sleep(_LOG_SECONDS)
         os._exit(EXIT_UNCHECKED)

@@ -191,7 +191,7 @@ class MergedConversation(Bridge):
         merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         request_id = encode(message.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
-        sink.respond(ParsedMessage(data=data, message={"id": message.members["id"], "result": {}}), 0)
+        sink.respond(ParsedMessage(data=data, value={"id": message.members["id"], "result": {}}), 0)
 
     async def _list_items(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """List the items of one server. Raises `BackendError` if that takes too long, because the merged list waits."""
@@ -290,7 +290,7 @@ class MergedConversation(Bridge):
             if isinstance(own_name, str):
                 uri = build_merged_uri(backend.slug, own_name)
                 return ParsedMessage(
-                    data=replace_value(translated.data, ("params", "uri"), encode(uri)), message=translated.message
+                    data=replace_value(translated.data, ("params", "uri"), encode(uri)), value=translated.value
                 )
         return translated
 
@@ -302,7 +302,7 @@ def _replace_name(message: ParsedMessage, path: tuple[str, ...], name: str) -> P
         params["ref"] = {**params["ref"], path[-1]: name}
     else:
         params[path[-1]] = name
-    return ParsedMessage(data=data, message={**message.members, "params": params})
+    return ParsedMessage(data=data, value={**message.members, "params": params})
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")

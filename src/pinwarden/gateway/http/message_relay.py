@@ -106,7 +106,7 @@ class MessageRelay(ABC):
         self.budget = budget
         self.transport: UpstreamTransport | None = None
         self.closed = False
-        self.ended = False
+        self.session_ended = False
         """Whether the server ended the session and accepts no further requests."""
         self.has_received = False
         """Whether the server has sent a message in this conversation."""
@@ -169,7 +169,7 @@ class MessageRelay(ABC):
             reason = "the session ended" if self.closed else "too many requests to this server are open"
             sink.fail(SERVER_UNAVAILABLE, reason)
             return None
-        if self.ended:
+        if self.session_ended:
             sink.fail_not_executed("the server ended the session")
             return None
         request_id = message.id
@@ -178,11 +178,11 @@ class MessageRelay(ABC):
             return None
         if parameters and message.method == CALL and self._select_headers(message, parameters, sink) is None:
             return None
-        if is_slow_client_message(message.message, len(message.data)) and not self._reserve_slow_request(sink):
+        if is_slow_client_message(message.value, len(message.data)) and not self._reserve_slow_request(sink):
             return None
         pending = PendingRequest(message, sink, parameters)
         # A server responds to a subscription only when the subscription ends.
-        pending.sent, pending.deadline = now, inf if message.method == LISTEN else now + self.limits.response_seconds
+        pending.sent_at, pending.deadline = now, inf if message.method == LISTEN else now + self.limits.response_seconds
         message, request_id = self._open.add(
             message, request_id, pending, shared=self.transport is not None and self.transport.shared
         )
@@ -207,7 +207,7 @@ class MessageRelay(ABC):
         """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         transport, client_id = self.transport, message.get("id")
         request_id = to_request_id(client_id)
-        if self.closed or self.ended or transport is None or self._open.is_full or request_id is None:
+        if self.closed or self.session_ended or transport is None or self._open.is_full or request_id is None:
             return False
         if type(client_id) is str and len(client_id) > LONGEST_TEXT_ID:
             return False
@@ -255,7 +255,7 @@ class MessageRelay(ABC):
         if self.closed:
             return
         now = self._clock()
-        is_slow = is_slow_client_message(message.message, len(message.data))
+        is_slow = is_slow_client_message(message.value, len(message.data))
         if is_slow and message.is_request:
             self._release_slow_requests(1)
         if is_slow or self.session.may_be_slow(now):
@@ -264,7 +264,7 @@ class MessageRelay(ABC):
             self._record_and_send(self._decide_client_message(message, now))
 
     def _decide_client_message(self, message: ParsedMessage, now: float) -> Decision:
-        return Decision(self.session.on_client_message(message.data, now, message.message), message)
+        return Decision(self.session.on_client_message(message.data, now, message.value), message)
 
     def _reserve_slow_request(self, sink: ResponseSink) -> bool:
         """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
@@ -331,7 +331,7 @@ class MessageRelay(ABC):
     def _decide_server_message(self, message: ParsedMessage, posted: PostedRequest | None, now: float) -> Decision:
         if self._abandoned and message.is_response and message.id in self._abandoned:
             return Decision(None, message, posted)
-        return Decision(self.session.on_server_message(message.data, now, message.message), message, posted)
+        return Decision(self.session.on_server_message(message.data, now, message.value), message, posted)
 
     # Messages that take long to check
 

@@ -163,7 +163,7 @@ class PendingRequest:
         "on_cancelled",
         "parameters",
         "rewritten",
-        "sent",
+        "sent_at",
         "sink",
         "token",
     )
@@ -171,7 +171,7 @@ class PendingRequest:
     def __init__(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
         self.sink = sink
         self.parameters = parameters
-        self.sent = self.deadline = 0.0
+        self.sent_at = self.deadline = 0.0
         self.client_id = message.members.get("id")
         self.client_token = message.meta.get("progressToken")
         self.token: RequestId | None = None
@@ -186,7 +186,7 @@ def rewrite_id(message: ParsedMessage, request_id: str) -> ParsedMessage:
     data = replace_value(message.data, ("id",), text)
     if message.progress_token is not None:
         data = replace_value(data, ("params", "_meta", "progressToken"), text)
-    return ParsedMessage(data=data, message=_rewrite_members(message, request_id))
+    return ParsedMessage(data=data, value=_rewrite_members(message, request_id))
 
 
 def _rewrite_members(message: ParsedMessage, request_id: str) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def restore_client_id(message: ParsedMessage, pending: PendingRequest | ToolCall
         data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.client_id))
         meta = {**message.meta, SUBSCRIPTION_META: pending.client_id}
         members["params"] = {**members["params"], "_meta": meta}
-    return ParsedMessage(data, message.message if message.message is None else members)
+    return ParsedMessage(data, message.value if message.value is None else members)
 
 
 OK = 200
@@ -237,7 +237,7 @@ class ToolCall(PostedRequest):
             "transport",
             "listener",
         ),
-        *("client_id", "parameters", "rewritten", "sent", "token", "upstream"),
+        *("client_id", "parameters", "rewritten", "sent_at", "token", "upstream"),
     )
     client_token = None
     stream = False
@@ -249,7 +249,7 @@ class ToolCall(PostedRequest):
         request_id: RequestId,
         client_id: int | str,
         parameters: bytes,
-        sent: float,
+        sent_at: float,
         *,
         stateless: bool,
     ) -> None:
@@ -264,7 +264,7 @@ class ToolCall(PostedRequest):
         self.token: RequestId | None = None
         """The progress token. The id of a call with a token is never rewritten."""
         self.parameters = parameters
-        self.sent = self.deadline = sent
+        self.sent_at = self.deadline = sent_at
         self.data = b""
         self.cancelled = False
         self.listener: ResponseListener = NULL_LISTENER
@@ -372,9 +372,9 @@ class ToolCall(PostedRequest):
     def on_end(self) -> None:
         """Never called, because `on_head` replaces the listener."""
 
-    def on_lost(self, reason: str, *, sent: bool) -> None:
+    def on_lost(self, reason: str, *, was_sent: bool) -> None:
         """Handle that the connection ended before the response was complete."""
-        self._create_fallback_listener().on_lost(reason, sent=sent)
+        self._create_fallback_listener().on_lost(reason, was_sent=was_sent)
 
     def _create_fallback_listener(self) -> ResponseListener:
         if self.transport is not None:
@@ -436,7 +436,7 @@ class HttpResponseSink:
             reply.end_events()
             return
         if not status:
-            status = _choose_status(message.message) if self._stateless else 200
+            status = _choose_status(message.value) if self._stateless else 200
         reply.send(status, message.data, headers=self._headers)
 
     def fail(self, code: int, reason: str) -> None:

@@ -28,9 +28,9 @@ class ProcessSupervisor:
         self.early_exits = 0
         self.retry_at = 0.0
 
-    def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
+    def open(self, owner: ProcessOwner, write_log: Callable[[str], None]) -> ProcessTransport:
         """Create a transport. Its process starts after the backoff, as soon as a slot is free."""
-        process = ProcessTransport(self, owner, say)
+        process = ProcessTransport(self, owner, write_log)
         self.running.add(process)
         process.start_when_due()
         return process

@@ -32,12 +32,12 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     shared = False
     private = True
 
-    def __init__(self, supervisor: ProcessSupervisor, owner: ProcessOwner, say: Callable[[str], None]) -> None:
+    def __init__(self, supervisor: ProcessSupervisor, owner: ProcessOwner, write_log: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._limits = supervisor.limits
         self._owner = owner
         self._budget = owner.budget
-        self.say = say
+        self.write_log = write_log
         self._on_writable: Callable[[], None] = _do_nothing
         self._write_paused = False
         self._loop = asyncio.get_running_loop()
@@ -177,7 +177,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     def cancel(self, request_id: RequestId) -> None:
         """Send ``notifications/cancelled``."""
         note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
-        self.send(ParsedMessage(data=encode(note), message=note), b"")
+        self.send(ParsedMessage(data=encode(note), value=note), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Do nothing: no state is kept per request."""
@@ -215,7 +215,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def on_stderr_line(self, data: bytes) -> None:
         """Write a line of the server's stderr to the gateway's log."""
-        self.say(data[: self._limits.max_stderr_line_bytes].decode("utf-8", "backslashreplace"))
+        self.write_log(data[: self._limits.max_stderr_line_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()

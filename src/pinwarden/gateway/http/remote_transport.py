@@ -176,7 +176,7 @@ class RemoteTransport:
         call.transport = self
         call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
-        self._posts[call.request_id] = call, call.sent
+        self._posts[call.request_id] = call, call.sent_at
         self._start(call)
 
     def _start(self, outgoing: UpstreamRequest) -> None:
@@ -199,9 +199,9 @@ class RemoteTransport:
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request by closing its connection. Servers with a session also get a notification."""
-        sent = self._posts.pop(request_id, None)
-        if sent is not None:
-            sent[0].cancel()
+        post = self._posts.pop(request_id, None)
+        if post is not None:
+            post[0].cancel()
             if self._handshaken:
                 notification = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
                 self.send(ParsedMessage(encode(notification), notification), b"")
@@ -213,11 +213,11 @@ class RemoteTransport:
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Cancel the gateway's own requests and notifications that are overdue."""
-        for request_id, (_, sent) in tuple(self._posts.items()):
-            if sent < before and request_id not in keep:
+        for request_id, (_, sent_at) in tuple(self._posts.items()):
+            if sent_at < before and request_id not in keep:
                 self.cancel(request_id)
-        for post, (outgoing, sent) in tuple(self._notifications.items()):
-            if sent < before:
+        for post, (outgoing, sent_at) in tuple(self._notifications.items()):
+            if sent_at < before:
                 self.forget_notification(post)
                 outgoing.cancel()
 
@@ -404,8 +404,8 @@ class _PingListener(NullListener):
         del session
         self._transport.on_session_checked(known=status not in (_BAD_REQUEST, _NOT_FOUND))
 
-    def on_lost(self, reason: str, *, sent: bool) -> None:
-        del reason, sent
+    def on_lost(self, reason: str, *, was_sent: bool) -> None:
+        del reason, was_sent
         self._transport.on_session_checked(known=True)
 
 
@@ -474,8 +474,8 @@ class _PostListener(NullListener):
         status = self._status
         self._end(f"the server responded with HTTP status {status}" if status >= 300 else "the response was empty")
 
-    def on_lost(self, reason: str, *, sent: bool) -> None:
-        del sent
+    def on_lost(self, reason: str, *, was_sent: bool) -> None:
+        del was_sent
         self._end(reason)
 
     def _end(self, reason: str) -> None:

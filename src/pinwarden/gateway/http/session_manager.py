@@ -43,7 +43,7 @@ class AnyConversation(Protocol):
     """A conversation with one server, or with several servers through a bridge."""
 
     closed: bool
-    ended: bool
+    session_ended: bool
     """Whether the server ended the session, so that requests need a new one."""
     last_used: float
     stream_counts: bool
@@ -195,7 +195,7 @@ class Upstream:
         self._process = SharedProcess(
             self.name, transport, conversation, conversation.limits, self.guard.limits.list_changed_seconds
         )
-        conversation.transport = self._process.founder_transport
+        conversation.transport = self._process.first_transport
 
     def _forget_era(self, manager: SessionManager) -> None:
         """Forget the server's era, because another release of the server may have started."""
@@ -284,7 +284,7 @@ class SessionManager:
         session = self._sessions.get(session_id)
         if session is None or session.client != client or session.route.slug != route.slug:
             return None
-        return None if session.conversation.closed or session.conversation.ended else session
+        return None if session.conversation.closed or session.conversation.session_ended else session
 
     def end_session(self, session: ClientSession) -> None:
         """End a session for its client."""

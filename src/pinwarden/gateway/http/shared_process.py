@@ -72,14 +72,14 @@ class SharedProcess:
         self,
         name: str,
         child: ProcessTransport,
-        founder: SharedTransportOwner,
+        first_owner: SharedTransportOwner,
         limits: HttpLimits,
         throttle_seconds: float,
     ) -> None:
         """``founder`` may have requests open in the process, under its own ids. ``list_changed`` notifications are
         coalesced for ``throttle_seconds`` seconds."""
         self.name = name
-        self.budget = founder.budget
+        self.budget = first_owner.budget
         self.child = child
         self.limits = limits
         self.closed = False
@@ -96,8 +96,8 @@ class SharedProcess:
         self._queue: deque[SharedTransport] = deque()
         """Transports with a message to write. Each occurs once."""
         child.hand_over(self, self.write_queued)
-        self._founder = self.attach(founder)
-        self.founder_transport = self._founder
+        self._first_transport = self.attach(first_owner)
+        self.first_transport = self._first_transport
 
     # For the process slots
 
@@ -141,7 +141,7 @@ class SharedProcess:
 
     def register(self, request_id: RequestId, transport: SharedTransport) -> bool:
         """Route the response to a request; False if its id is in use."""
-        if request_id in self._by_id or self._is_founder_request(request_id, transport):
+        if request_id in self._by_id or self._is_first_owner_request(request_id, transport):
             return False
         self._by_id[request_id] = transport
         return True
@@ -214,8 +214,8 @@ class SharedProcess:
         if transport is not None:
             transport.on_response(request_id)
             transport.owner.on_server_message(data)
-        elif self._is_founder_request(request_id):
-            self._founder.owner.on_server_message(data)
+        elif self._is_first_owner_request(request_id):
+            self._first_transport.owner.on_server_message(data)
         elif request_id != self._ping_id:
             self._count_undelivered()
 
@@ -228,8 +228,8 @@ class SharedProcess:
         else:
             request_id = to_request_id(message.meta.get(SUBSCRIPTION_META))
         transport = None if request_id is None else self._by_id.get(request_id)
-        if transport is None and request_id is not None and self._is_founder_request(request_id):
-            transport = self._founder
+        if transport is None and request_id is not None and self._is_first_owner_request(request_id):
+            transport = self._first_transport
         if message.is_request:
             self._count_undelivered()
         elif transport is not None:
@@ -238,7 +238,7 @@ class SharedProcess:
             if not self._throttle.defer(message.data):
                 self._broadcast_list_changed(message.data)
         elif request_id is None and self.private:
-            self._founder.owner.on_server_message(message.data)
+            self._first_transport.owner.on_server_message(message.data)
         else:
             self._count_undelivered()
 
@@ -247,15 +247,15 @@ class SharedProcess:
         for transport in tuple(self._transports):
             transport.owner.on_server_message(data)
 
-    def _is_founder_request(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
+    def _is_first_owner_request(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
-        founder = self._founder
-        return founder in self._transports and founder is not sender and founder.owner.waits_for(request_id)
+        first_owner = self._first_transport
+        return first_owner in self._transports and first_owner is not sender and first_owner.owner.waits_for(request_id)
 
     def _count_undelivered(self) -> None:
         self.undelivered += 1
         if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
-            self.child.say(
+            self.child.write_log(
                 f"the server sent {self.undelivered} messages that belong to no open request; they were dropped"
             )
 

@@ -258,7 +258,7 @@ class TracedSink:
         self._span.end()
 
 
-def configure_tracing(variables: Mapping[str, str], say: Callable[[str], None]) -> Tracing | None:
+def configure_tracing(variables: Mapping[str, str], write_log: Callable[[str], None]) -> Tracing | None:
     """Tracing as configured by OpenTelemetry's environment variables; None if not configured or not installed."""
     if (
         not any(variables.get(name) for name in _TRACING_VARIABLES)
@@ -275,11 +275,11 @@ def configure_tracing(variables: Mapping[str, str], say: Callable[[str], None]) 
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        say("traces are disabled: the OpenTelemetry SDK is not installed")
+        write_log("traces are disabled: the OpenTelemetry SDK is not installed")
         return None
     exporters = list(entry_points(group="opentelemetry_traces_exporter", name=name))
     if not exporters:
-        say(f"traces are disabled: no OpenTelemetry exporter {name[:_MAX_NAME]!a} is installed")
+        write_log(f"traces are disabled: no OpenTelemetry exporter {name[:_MAX_NAME]!a} is installed")
         return None
     exporter: Any = exporters[0].load()
     provider = TracerProvider(resource=Resource.create({"service.name": "pinwarden"}))

@@ -116,7 +116,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fresh = True
         self._partial = b""
         if self._transport is None:
-            self._fail("the connection was closed", sent=False)
+            self._fail("the connection was closed", was_sent=False)
         else:
             self._transport.write(outgoing.data)
 
@@ -142,7 +142,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._pool.on_connection_lost(self)
-        self._fail("the server closed the connection before its response was complete", sent=True)
+        self._fail("the server closed the connection before its response was complete", was_sent=True)
 
     def eof_received(self) -> bool:
         """Complete a response without a content length. If it was truncated, it is not valid JSON."""
@@ -279,7 +279,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._update_budget()
 
     def _fail_and_abort(self, reason: str) -> None:
-        self._fail(reason, sent=True)
+        self._fail(reason, was_sent=True)
         self.abort()
 
     # Incomplete responses
@@ -402,13 +402,13 @@ class UpstreamConnection(asyncio.Protocol):
             outgoing.listener.on_message(message)
         outgoing.listener.on_end()
 
-    def _fail(self, reason: str, *, sent: bool) -> None:
+    def _fail(self, reason: str, *, was_sent: bool) -> None:
         outgoing, self._outgoing = self._outgoing, None
         self._discard()
         if outgoing is not None:
             outgoing.upstream = None
             if not outgoing.cancelled:
-                outgoing.listener.on_lost(reason, sent=sent)
+                outgoing.listener.on_lost(reason, was_sent=was_sent)
 
     def _expire(self) -> None:
         self._timer = None
@@ -449,8 +449,8 @@ class ResponseListener(Protocol):
     def on_response(self, status: int, session: str, body: bytes) -> None:
         """The complete response arrived in one piece."""
 
-    def on_lost(self, reason: str, *, sent: bool) -> None:
-        """The response is missing or incomplete. If ``sent`` is false, the server did not get the request."""
+    def on_lost(self, reason: str, *, was_sent: bool) -> None:
+        """The response is missing or incomplete. If ``was_sent`` is false, the server did not get the request."""
 
 
 class NullListener:
@@ -475,7 +475,7 @@ class NullListener:
             self.on_message(body)
         self.on_end()
 
-    def on_lost(self, reason: str, *, sent: bool) -> None:
+    def on_lost(self, reason: str, *, was_sent: bool) -> None:
         """Ignored."""
 
 

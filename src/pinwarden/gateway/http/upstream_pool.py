@@ -161,7 +161,7 @@ class UpstreamPool:
         while self._queue:
             outgoing = self._queue.popleft()
             if not outgoing.cancelled:
-                outgoing.listener.on_lost(reason, sent=False)
+                outgoing.listener.on_lost(reason, was_sent=False)
                 return
 
     async def _create_connection(self) -> UpstreamConnection:

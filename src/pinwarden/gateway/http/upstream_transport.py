@@ -107,5 +107,5 @@ class TransportOwner(ProcessOwner, Protocol):
     def on_not_executed(self, request_id: RequestId, reason: str) -> None:
         """Handle that the server did not execute a request, because it does not know the session."""
 
-    def on_session_ended(self, sent: Set[RequestId], reason: str) -> None:
-        """Handle that the server forgot the session. Only the requests in ``sent`` were sent to it."""
+    def on_session_ended(self, sent_ids: Set[RequestId], reason: str) -> None:
+        """Handle that the server no longer knows the session. Only requests in ``sent_ids`` were sent to the server."""

@@ -85,13 +85,13 @@ class UpstreamFactory:
         permissions: Permissions,
         limits: HttpLimits,
         recorder: Callable[[str], Recorder],
-        say: Callable[[str], None],
+        write_log: Callable[[str], None],
     ) -> None:
         self._project = project
         self._permissions = permissions
         self._limits = limits
         self._recorder = recorder
-        self._say = say
+        self._write_log = write_log
         self._known: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
@@ -167,7 +167,7 @@ class UpstreamFactory:
         command = self._build_command(name, target)
         _refuse_missing_program(command())  # report a missing program at start-up, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
-        return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
+        return lambda owner: supervisor.open(owner, lambda text: self._write_log(f"{name}: {text}"))
 
     def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """The command that starts the server: its verified bytes or, with --allow-execute, the configured command."""
@@ -176,7 +176,7 @@ class UpstreamFactory:
 
         def prepare_locked() -> ServerLaunch:
             return prepare_locked_launch(
-                self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._say
+                self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._write_log
             )
 
         def prepare_configured() -> ServerLaunch:

@@ -45,7 +45,7 @@ class Watchdog:
         conversation = self._conversation
         hangs = False
         for request_id, pending in self._open.find_overdue(now):
-            silent = conversation.last_received < pending.sent
+            silent = conversation.last_received < pending.sent_at
             if self._open.is_cancelled(pending):
                 self._open.forget(request_id)
                 pending.sink.drop()

@@ -50,15 +50,15 @@ _ID_TYPES = frozenset({int, str})
 
 
 class ParsedMessage:
-    """One message, as bytes and parsed."""
+    """The bytes and the parsed value of one message."""
 
-    __slots__ = ("data", "id", "is_request", "is_response", "members", "message", "method", "params")
+    __slots__ = ("data", "id", "is_request", "is_response", "members", "method", "params", "value")
 
-    def __init__(self, data: bytes, message: Any) -> None:
+    def __init__(self, data: bytes, value: Any) -> None:
         self.data = data
-        self.message = message
+        self.value = value
         """The strictly parsed value; None if the bytes are not strict JSON."""
-        members: dict[str, Any] = message if type(message) is dict else _NO_MEMBERS
+        members: dict[str, Any] = value if type(value) is dict else _NO_MEMBERS
         self.members = members
         """The members of the message; empty if it is not an object."""
         method = members.get("method")
@@ -74,7 +74,7 @@ class ParsedMessage:
 
     def is_response_to(self, request_id: RequestId | None) -> bool:
         """Whether this is the response to a request, even if it is malformed."""
-        return self.id is not None and self.id == request_id and (self.is_response or self.message is None)
+        return self.id is not None and self.id == request_id and (self.is_response or self.value is None)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def parse_server_message(data: bytes, limits: Limits) -> ParsedMessage:
 
 def recover_id(parsed: ParsedMessage, limits: Limits) -> ParsedMessage:
     """Set the id of a message from a server that is not strict JSON, if the id can be found."""
-    if parsed.message is None and not is_stray_output(parsed.data):
+    if parsed.value is None and not is_stray_output(parsed.data):
         parsed.id = to_request_id(find_response_id(parsed.data, limits))
     return parsed
 

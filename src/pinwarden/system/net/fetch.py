@@ -123,7 +123,7 @@ class FetchRequest(Record):
     """Replaces the endpoint's own credential, e.g. by a token issued for it. The same URL rules apply."""
     form: bytes | None = field(default=None, repr=False)
     """A form to POST, to exchange a credential. Redirects are not followed."""
-    sent: UploadBody | None = None
+    upload: UploadBody | None = None
     """An upload. Redirects are not followed."""
 
     @property
@@ -358,7 +358,7 @@ class Fetcher:
         for _ in range(self._rules.limits.redirects + 1):
             response = self._send_once(wanted, address, headers, deadline)
             location = response.headers.get("location")
-            if response.status not in REDIRECTS or location is None or wanted.form is not None or wanted.sent:
+            if response.status not in REDIRECTS or location is None or wanted.form is not None or wanted.upload:
                 return response
             response.finish(complete=False)
             address = resolve_redirect(address, location)
@@ -369,7 +369,7 @@ class Fetcher:
     ) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
         rules = self._network_rules(endpoint, address)
-        sent = {
+        request_headers = {
             "user-agent": "pinwarden",
             "accept-encoding": "identity",
             "accept": wanted.accept,
@@ -377,19 +377,19 @@ class Fetcher:
             "host": address.host_header,
         }
         if wanted.secret is not None and endpoint.owns(address):
-            sent["authorization"] = wanted.secret
+            request_headers["authorization"] = wanted.secret
         method, body = ("GET", None) if wanted.form is None else ("POST", wanted.form)
         if wanted.form is not None:
-            sent["content-type"] = "application/x-www-form-urlencoded"
-        if wanted.sent is not None:
-            method, body = wanted.sent.method, wanted.sent.body
-            sent["content-type"] = wanted.sent.media_type
+            request_headers["content-type"] = "application/x-www-form-urlencoded"
+        if wanted.upload is not None:
+            method, body = wanted.upload.method, wanted.upload.body
+            request_headers["content-type"] = wanted.upload.media_type
         idle = max(0.1, min(limits.idle_seconds, deadline - time.monotonic()))
         raw = self._get_pool(address, rules, endpoint.ca_file).urlopen(
             method,
             f"{address.scheme}://{address.host_header}{address.path}",
             body=body,
-            headers=sent,
+            headers=request_headers,
             redirect=False,
             retries=False,
             preload_content=False,
