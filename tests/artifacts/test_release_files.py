@@ -53,7 +53,7 @@ def test_attack_a_wheel_added_to_an_old_release_that_the_installer_would_prefer_
             severity="critical",
             file=FAST,
             message=f"{FAST} was added to the release; "
-            "an installer on this platform would choose it over the locked files",
+            "an installer on this platform would prefer it to the locked files",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Drift of artifacts and closures: changes between the pins in the lock and the artifact that a registry serves now."""
+"""Compares the pins and closures in the lock with the artifacts that registries serve now."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARTIFACT_KINDS: FindingKinds = build_kind_table(
         ("manifest_changed", "The registry serves content that does not match the locked image digest."),
         ("provenance_changed", "The package was built by a different builder or from a different repository."),
         ("artifact_kind_changed", "The locked artifact is now of a different kind, or a different package."),
-        ("signature_lost", "The artifact was signed and no longer is."),
+        ("signature_lost", "The artifact was signed when it was locked and is not signed now."),
     ),
     review=(
         ("tag_moved", "The tag now points to an image other than the locked one."),
@@ -182,7 +182,7 @@ def compare_release_files(
 
 
 def _collect_digests(artifact: FetchedArtifact) -> dict[str, tuple[Digest, ...]]:
-    """SHA-256 digests by file name: computed if the file was downloaded, otherwise as the index states them."""
+    """Return the SHA-256 of each file by name: the computed digest, or the stated one if it was not downloaded."""
     current: dict[str, tuple[Digest, ...]] = {file.name: _select_sha256(file.digests) for file in artifact.files}
     for listed in artifact.listed:
         current.setdefault(listed.name, _select_sha256(listed.claims))
@@ -206,7 +206,7 @@ def _build_added_finding(
     name: str, locked: Mapping[str, Digest], added: Sequence[str], tags: Sequence[Tag], *, old: bool
 ) -> ReleaseFinding:
     if _is_preferred(name, (*locked, *added), tags):
-        severity, reason = CRITICAL, "an installer on this platform would choose it over the locked files"
+        severity, reason = CRITICAL, "an installer on this platform would prefer it to the locked files"
     elif old:
         severity, reason = REVIEW, "the release is old, so an addition is unusual"
     else:
@@ -291,7 +291,7 @@ class ClosureChange(Record):
 
 
 def compare_closures(before: Closure, after: Closure) -> tuple[ClosureChange, ...]:
-    """Return every difference, most severe first: bytes, scripts, versions, files, hosts, additions, removals."""
+    """Compare two closures. Returns changes of bytes first, then of scripts, versions, files, hosts and packages."""
     return tuple(
         sorted(_find_closure_changes(before, after), key=lambda change: (_ORDER.index(change.kind), change.name))
     )

@@ -1,4 +1,4 @@
-"""Cargo's formats: crate names, the sparse index, download URLs and ``Cargo.toml``."""
+"""Parses Cargo's formats: crate names, the sparse index, download URLs and ``Cargo.toml``."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class CrateIndexEntry(Record):
 
 
 class CrateManifest(Record):
-    """The fields of a ``Cargo.toml`` that matter here."""
+    """The fields of a ``Cargo.toml`` that Pinwarden uses."""
 
     name: str
     version: str
     repository: str | None
     build: bool | None
-    """Whether there is a build script; None if the presence of ``build.rs`` decides."""
+    """Whether the crate has a build script. None if it has one exactly if the file ``build.rs`` exists."""
 
 
 def check_name(text: str) -> str:
-    """Return a crate name unchanged if it is valid and safe in URLs and paths."""
+    """Return a crate name unchanged. Raises ``PACKAGE_INVALID`` if it is not valid."""
     if not _NAME.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not the name of a crate")
     return text
 
 
 def check_version(text: str) -> str:
-    """Return an exact version unchanged; ``PACKAGE_INVALID`` otherwise."""
+    """Return an exact version unchanged. Raises ``PACKAGE_INVALID`` for anything else."""
     if len(text) > 256 or not _VERSION.fullmatch(text):
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact crate version")
     return text
@@ -64,7 +64,7 @@ def build_index_path(name: str) -> str:
 
 
 def parse_index(body: bytes, name: str, version: str) -> CrateIndexEntry | None:
-    """One version's index entry; None if there is none. Every entry must be about the requested crate."""
+    """Parse the index entry of one version; None if there is none. Raises if an entry is about another crate."""
     lines = body.split(b"\n", _MAX_ENTRIES)
     if len(lines) > _MAX_ENTRIES:
         _refuse(f"has more than {_MAX_ENTRIES} versions")

@@ -1,4 +1,4 @@
-"""MCPB bundles: the signature block, ``manifest.json``, and the start command with the user's settings filled in.
+"""Parses MCPB bundles: the signature block, ``manifest.json``, and the start command with the user's settings.
 
 A bundle is a ZIP file; a signature may be appended to it. https://github.com/anthropics/mcpb specifies the
 format (README and MANIFEST, manifest versions 0.1 to 0.4).
@@ -44,9 +44,9 @@ class McpbParts(Record):
     """Content and signature of a bundle file."""
 
     content_size: int
-    """The ZIP file is the first ``content_size`` bytes; the signature covers exactly these."""
+    """The size of the ZIP file, which is at the start of the bundle. The signature covers exactly these bytes."""
     signature: bytes | None = field(repr=False)
-    """A CMS structure in DER."""
+    """The CMS signature in DER."""
 
 
 def split_signature(size: int, read: ReadAt) -> McpbParts:
@@ -76,7 +76,7 @@ def split_signature(size: int, read: ReadAt) -> McpbParts:
 
 
 def _find_blocks(tail: bytes) -> list[tuple[int, int]]:
-    """Start and end of every block whose length connects a header with a footer."""
+    """Return start and end of every signature block: a header and a footer whose distance is the stated length."""
     blocks: list[tuple[int, int]] = []
     start = tail.find(_HEADER)
     while start >= 0:
@@ -143,9 +143,9 @@ class BundleManifest(Record):
     entry_point: str
     """A path inside the bundle."""
     start: StartTemplate | None
-    """None only for servers of type ``uv``, which have no start command in the manifest."""
+    """The start command. None only for servers of type ``uv``, which have none in the manifest."""
     overrides: Mapping[str, PlatformOverride]
-    """By platform: ``linux``, ``darwin``, ``win32``."""
+    """Overrides by platform: ``linux``, ``darwin`` or ``win32``."""
     platforms: tuple[str, ...]
     """Supported platforms; empty for all."""
     tools: tuple[ManifestItem, ...]
@@ -170,7 +170,7 @@ class BundleManifest(Record):
 
 
 def parse_manifest(data: bytes) -> BundleManifest:
-    """Parse a manifest. ``BUNDLE_INVALID`` names the member that is malformed or ambiguous."""
+    """Parse a manifest. Raises ``BUNDLE_INVALID`` with the name of the member that is malformed or ambiguous."""
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
@@ -294,7 +294,7 @@ def _parse_entry_point(server: _ManifestObject) -> str:
 
 
 class _ManifestObject(JsonObject):
-    """An object of the manifest, of limited size and without control characters in its texts."""
+    """A reader of one object of the manifest, which refuses large objects and strings with control characters."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""npm packages: the packument, the tarball, the registry's signatures and the attestations.
+"""Fetches npm packages: the packument, the tarball, the registry's signatures and the attestations.
 
 Name, version, dependencies, scripts and programs are read from both the packument and the tarball, because a registry
 accepts both from the publisher without comparing them ("manifest confusion").
@@ -78,7 +78,7 @@ def fetch_artifact(
     # 3. Verify the signatures and fetch the attestations.
     signatures = _verify_signatures(registry, release, now)
     attestations = _fetch_attestations(registry) if release.has_attestations else ()
-    scripts = tarball.install_scripts | release.install_manifest.scripts.keys() | _unnamed_script(release, tarball)
+    scripts = tarball.install_scripts | release.install_manifest.scripts.keys() | _find_unnamed_script(release, tarball)
     return FetchedArtifact(
         package=package,
         registry=endpoint.url,
@@ -102,7 +102,7 @@ def find_newest_release(
     wanted: str = "latest",
     preferred: Sequence[str] = (),
 ) -> NewestRelease | None:
-    """The release that npm would install today for a tag or range; None if the registry lists none.
+    """Return the release that npm would install today for a tag or range; None if the registry lists none.
 
     See `choose_npm_release` for ``preferred``.
     """
@@ -134,8 +134,8 @@ class _Tarball(Record):
     problems: tuple[ArtifactProblem, ...]
 
 
-def _unnamed_script(release: PackumentVersion, tarball: _Tarball) -> set[str]:
-    """``install`` if the registry announces an install script that neither document names."""
+def _find_unnamed_script(release: PackumentVersion, tarball: _Tarball) -> set[str]:
+    """Return ``install`` if the registry announces an install script that neither document names."""
     known_scripts = release.install_manifest.scripts.keys() | tarball.install_scripts
     return {"install"} if release.announces_install_script and not known_scripts else set()
 

@@ -1,4 +1,4 @@
-"""npm's version ranges: which versions a range such as ``^1.2``, ``~1.2.3``, ``1.x`` or ``>=1 <3 || 5`` allows.
+"""Evaluates npm's version ranges such as ``^1.2``, ``~1.2.3``, ``1.x`` or ``>=1 <3 || 5``.
 
 Follows https://github.com/npm/node-semver#ranges.
 """
@@ -23,7 +23,7 @@ _Partial = tuple[int | None, int | None, int | None, str]
 
 
 def find_matching_versions(versions: Iterable[str], wanted: str) -> list[str]:
-    """The versions that a range allows. Raises ``PACKAGE_INVALID`` for text that is no range."""
+    """Return the versions that a range allows. Raises ``PACKAGE_INVALID`` if the text is not a range."""
     sets = [list(_parse_comparators(part.strip())) for part in _split_alternatives(wanted)]
     return [version for version in versions if any(_allows(comparators, version) for comparators in sets)]
 

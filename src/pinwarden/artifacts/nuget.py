@@ -57,7 +57,10 @@ _DECODE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,
 def fetch_artifact(
     package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint, *, now: str, save_folder: Path | None = None
 ) -> FetchedArtifact:
-    """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
+    """Fetch the metadata and the package of one version, and hash the package.
+
+    ``endpoint`` is the URL of the service index without ``index.json``, or the root of a V2 feed.
+    """
     source = _SourcePackage(
         name=check_name(package.name), version=normalize_version(package.version), endpoint=endpoint, fetcher=fetcher
     )
@@ -240,7 +243,7 @@ def _is_requested_package(name: str, version: str, source: _SourcePackage) -> bo
 def _read_package_files(stream: IO[bytes]) -> tuple[bytes, bytes | None, tuple[str, ...]]:
     """Return the ``.nuspec``, the signature, and the names of scripts that older clients run.
 
-    Rejects duplicate names.
+    Raises if two members have the same name.
     """
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()

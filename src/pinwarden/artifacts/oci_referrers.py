@@ -1,4 +1,4 @@
-"""Attestations published next to an image: referrers API, referrers tag, and cosign's tags."""
+"""Fetches the attestations of an image: from the referrers API, the referrers tag, and cosign's tags."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _AttestationSearch:
     mismatches: dict[str, None] = field(default_factory=dict)
 
     def fetch_document(self, tag_or_digest: str | Digest) -> tuple[bytes, str] | None:
-        """Bytes and content type of a document, if its digest matches."""
+        """Return the bytes and content type of a document; None if it is missing or its digest does not match."""
         document = self.registry.fetch_document(tag_or_digest)
         if document is None:
             return None
@@ -122,7 +122,7 @@ def _parse_index(body: bytes, content_type: str) -> ImageIndex:
 
 
 def _may_be_bundle(listed: OciDescriptor) -> bool:
-    """True also without an artifact type: old clients do not state it, and the manifest decides."""
+    """Whether a referrer may be a Sigstore bundle. Old clients do not state the artifact type in the index."""
     return not listed.artifact_type or listed.artifact_type.startswith(BUNDLE)
 
 

@@ -1,4 +1,4 @@
-"""A local export of an OSV database: a folder or a ZIP file of JSON records, read one at a time."""
+"""Reads a local export of an OSV database: a folder or a ZIP file with JSON records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExportLimits(Record):
     """Limits for one export."""
 
     records: int = 1_000_000
-    """The complete database has several hundred thousand, most of them malicious npm packages."""
+    """The complete database has several hundred thousand records, most of them about malicious npm packages."""
     total_bytes: int = 16 * 1024 * 1024 * 1024
 
 
@@ -26,7 +26,7 @@ DEFAULT_LIMITS = ExportLimits()
 
 
 def read_osv_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
-    """Yield every record of an export. ``OSV_INVALID`` for an invalid one: skipping it could hide a vulnerability."""
+    """Yield every record of an export. Raises ``OSV_INVALID`` for an invalid record, as it may hide a vulnerability."""
     documents = _read_folder(path) if path.is_dir() else _read_zip(path, limits)
     count = size = 0
     for name, data in documents:

@@ -1,4 +1,4 @@
-"""The records of provenance: identities of signers, in-toto statements and outcomes. This module verifies nothing.
+"""Records of provenance: identities of signers, in-toto statements and outcomes. Nothing is verified here.
 
 An :class:`Identity` comes from a verified certificate or key. The origin that a statement states is only a claim,
 used to detect statements that contradict their certificate.
@@ -30,7 +30,7 @@ ProvenanceKind = Literal[
     "cosign-signature",
     "signature",
 ]
-"""What was signed: build provenance, a publication, another statement, or only the bytes."""
+"""The type of a signed document: build provenance, a publication, another statement, or only the bytes."""
 RefClass = Literal["tag", "branch", "pull-request", "other"]
 OutcomeState = Literal["verified", "failed", "unavailable"]
 SignerKind = Literal["certificate", "key", "unknown"]
@@ -66,7 +66,7 @@ class Identity(Record):
     """The signer's name if it is a person or an account rather than a build."""
     repository: str = ""
     repository_id: str = ""
-    """The forge's numeric ID. A repository that was deleted and recreated gets another."""
+    """The forge's numeric ID. A repository that is deleted and created again gets another ID."""
     owner_id: str = ""
     workflow: str = ""
     """The path of the workflow file within the repository."""
@@ -74,14 +74,14 @@ class Identity(Record):
     builder: str = ""
     """The URL of the workflow that signed, without its ref. Differs from ``workflow`` for reusable workflows."""
     runner: str = ""
-    """Where the build ran: ``github-hosted``, ``self-hosted``, …"""
+    """The type of machine that the build ran on, such as ``github-hosted`` or ``self-hosted``."""
     commit: str = ""
     key_id: str = ""
     """The key that signed, if there is no certificate."""
 
     @property
     def ref_class(self) -> RefClass:
-        """The kind of ref it was built from."""
+        """The kind of ref that the artifact was built from."""
         return ref_class(self.ref)
 
     @property
@@ -181,11 +181,11 @@ class Subject(Record):
 
     name: str
     digests: tuple[Digest, ...]
-    """Only digests with algorithms that are compared."""
+    """The digests with algorithms that Pinwarden compares."""
 
 
 class ProvenanceStatement(Record):
-    """An in-toto statement: what its signer claims."""
+    """An in-toto statement, with the claims of its signer."""
 
     predicate_type: str
     subjects: tuple[Subject, ...]
@@ -380,7 +380,7 @@ def _parse_runner(builder: Any) -> str:
 
 
 def _parse_workflow_path(entry_point: Any) -> str:
-    """Return the entry point if it is a path and not the name of a step."""
+    """Return the entry point if it is the path of a workflow file; empty if it is the name of a step."""
     return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
 
 
@@ -403,7 +403,7 @@ class RegistryKey(Record):
 
     key_id: str
     spki: bytes = field(repr=False)
-    """SubjectPublicKeyInfo, DER."""
+    """The key as SubjectPublicKeyInfo in DER."""
     expires: str | None = None
 
 
@@ -434,7 +434,7 @@ class ProvenanceOutcome(Record):
     signer: SignerKind
     """Whether the attestation is signed with a certificate or a key, according to its format."""
     method: str
-    """The verification method: ``sigstore-dsse``, ``npm-registry-key``, …"""
+    """The verification method, such as ``sigstore-dsse`` or ``npm-registry-key``."""
     anchor: str = ""
     """The trust root or key that the verification relies on."""
     identity: Identity | None = None

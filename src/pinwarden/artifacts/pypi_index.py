@@ -1,4 +1,4 @@
-"""Documents of a Python index: simple API pages (JSON and HTML), the JSON API, and PEP 740 provenance documents.
+"""Parses documents of a Python index: simple API pages (JSON and HTML), the JSON API, and PEP 740 provenance.
 
 All input is untrusted. A document that two installers could read differently raises ``FETCH_FAILED``.
 """
@@ -40,11 +40,11 @@ _ACCEPTED_ALGORITHMS = ("sha256", "sha384", "sha512")
 
 
 class ReleaseFile(Record):
-    """One file as an index lists it. Unverified."""
+    """One file as an index lists it. All fields are unverified."""
 
     name: str
     url: str
-    """Absolute, without fragment."""
+    """The absolute URL without fragment."""
     claims: tuple[Digest, ...] = ()
     size: int | None = None
     uploaded_at: str | None = None
@@ -60,7 +60,7 @@ class SimplePage(Record):
 
     files: tuple[ReleaseFile, ...]
     announces_provenance: bool = False
-    """The index supports PEP 740, so a file without ``provenance`` has none."""
+    """Whether the index supports PEP 740. If so, a file without ``provenance`` has no provenance."""
 
 
 class JsonRelease(Record):
@@ -76,7 +76,7 @@ class PypiAttestation(Record):
 
     predicate_type: str
     bundle: bytes = field(repr=False)
-    """Converted to a Sigstore bundle, version 0.3."""
+    """The attestation, converted to a Sigstore bundle of version 0.3."""
     publisher: Mapping[str, Any] = field(default_factory=dict)
     """The publisher according to the index. Unverified: the certificate decides who signed."""
 
@@ -191,7 +191,7 @@ def _find_relevant_tags(text: str) -> Iterator[str]:
 
 
 class _LinkParser(HTMLParser):
-    """Collects the links of a page. Every link is a file, as for installers."""
+    """Collects the links of a page. Like installers, treats every link as a file."""
 
     def __init__(self, page_url: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -254,7 +254,7 @@ def _parse_fragment(fragment: str) -> tuple[Digest, ...]:
 
 
 def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRelease | None:
-    """Parse one release from a release's or project's document. None if the document has no such release."""
+    """Parse one release from a release's or project's document. Returns None if the document does not have it."""
     document = JsonObject(strict_json.parse_json(body, DOCUMENT_LIMITS), "", _index_error)
     info = document.object("info")
     releases = document.value.get("releases")
@@ -280,7 +280,10 @@ def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRele
 
 
 def find_source_repository(project_urls: Mapping[str, str]) -> str | None:
-    """Return the source repository among a project's URLs (labels as in PEP 753); the homepage only on a code host."""
+    """Return the source repository among a project's URLs, found by label (PEP 753).
+
+    The homepage counts only if it is on a code host.
+    """
     urls_by_label = {re.sub(r"[^a-z0-9]", "", label.lower()): url for label, url in project_urls.items()}
     for label in ("source", "repository", "sourcecode", "github", "code", "scm"):
         if _is_web_url(urls_by_label.get(label, "")):

@@ -76,7 +76,7 @@ def _read_claim(reader: DocumentReader) -> Claim:
 def build_unsigned_attestation(
     root_cid: str, descriptor_cid: str, cid_profile: Mapping[str, Any], claims: Iterable[Claim]
 ) -> dict[str, Any]:
-    """The document without signatures; sign it with ``add_signature(..., ATTESTATION_SIGNED_FIELDS, signer)``."""
+    """Build an attestation without signatures. ``add_signature`` signs it over ``ATTESTATION_SIGNED_FIELDS``."""
     return {
         "schema_version": ATTESTATION_SCHEMA,
         "subject": {"root_cid": root_cid, "descriptor_cid": descriptor_cid, "cid_profile": dict(cid_profile)},
@@ -112,8 +112,8 @@ def _renews(new: BundleAttestation, old: BundleAttestation) -> bool:
         for signature in new.signatures
         if set(ATTESTATION_SIGNED_FIELDS) <= set(signature.signed_fields)
     }
-    own = [claim for claim in new.claims if claim.issuer_key_id in signers]
-    return all(any(_extends_claim(claim, renewed) for claim in own) for renewed in old.claims)
+    signed_claims = [claim for claim in new.claims if claim.issuer_key_id in signers]
+    return all(any(_extends_claim(claim, old_claim) for claim in signed_claims) for old_claim in old.claims)
 
 
 def _extends_claim(new: Claim, old: Claim) -> bool:

@@ -36,7 +36,7 @@ class Constraints(Record):
     """The registry's requirements on a bundle's attestations."""
 
     require_signers: tuple[str, ...] = ()
-    """Key ids; at least one of them must have attested. Compared as text."""
+    """Key ids, of which at least one must have signed an attestation. Compared as text."""
     require_verifier_attestation: bool = False
     min_attestations: int = 1
 
@@ -164,7 +164,7 @@ class LogEvent(Record):
 
     log_id: str
     seq: int
-    """The index of its leaf."""
+    """The index of the event's leaf in the log."""
     tool: str
     channel: str
     prev_root_cid: str | None
@@ -227,7 +227,7 @@ def build_unsigned_log_event(event: LogEvent) -> dict[str, Any]:
 
 
 def encode_leaf(document: Mapping[str, Any]) -> bytes:
-    """Return the log leaf of a signed event: its canonical form, signatures included."""
+    """Return the log leaf of a signed document: its canonical form, including the signatures."""
     return canonicalize(dict(document), "rulebook")
 
 
@@ -310,7 +310,7 @@ KEY_CHANGE_SIGNED_FIELDS = (
 )
 MAX_KEY_CHANGES_BYTES = 1024 * 1024
 MAX_KEY_CHANGES = 500
-"""A new key every month for forty years."""
+"""Enough for a new key every month for forty years."""
 
 
 class KeyChange(Record):
@@ -327,8 +327,8 @@ class KeyChange(Record):
 
     @property
     def leaf(self) -> bytes:
-        """The leaf of the log."""
-        return canonicalize(dict(self.document), "rulebook")
+        """The log leaf of this key change."""
+        return encode_leaf(self.document)
 
 
 def key_change_from_json(document: Any) -> KeyChange:
@@ -380,15 +380,15 @@ def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, 
 
 
 def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
-    """Parse a log's key changes, and verify their signatures and that each continues the one before."""
+    """Parse a log's key changes, verify their signatures, and check that each change follows the previous one."""
     reader = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
     changes = tuple(
         key_change_from_json(change.value) for change in reader.objects("changes", max_items=MAX_KEY_CHANGES)
     )
     seen: set[PublicKey] = set()
     for before, change in zip((None, *changes), changes, strict=False):
-        follows = before is None or (before.new == change.old and before.seq < change.seq)
-        if change.log_id != log_id or not follows or change.new in seen:
-            reader.fail("changes", "do not form one sequence, or belong to another log")
+        is_next = before is None or (before.new == change.old and before.seq < change.seq)
+        if change.log_id != log_id or not is_next or change.new in seen:
+            reader.fail("changes", "are not one sequence of key changes of this log")
         seen.add(change.old)
     return changes

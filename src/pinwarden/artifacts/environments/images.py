@@ -1,4 +1,4 @@
-"""Container images in the store: OCI layouts by digest, audited blob by blob, loaded into an engine without a network.
+"""Reads and verifies container images in the store, and loads them into a container engine without a network.
 
 Container engines name images by digest: of the index, of the platform's manifest, or of the config. An image with one
 of these digests has the locked content.
@@ -30,7 +30,7 @@ class StoredImage(Record):
 
     root: Digest
     manifest: Digest
-    """For this machine's platform; equal to the root if there is no index."""
+    """The manifest for this machine's platform. Without an index, it is the root."""
     config: Digest
     layers: tuple[Digest, ...]
 
@@ -47,7 +47,7 @@ def detect_container_platform() -> str:
 
 
 def read_stored_image(folder: Path, root: Digest) -> StoredImage | None:
-    """Read an image layout and verify every blob. None if a blob is missing or was changed."""
+    """Read an image layout and verify every blob. Returns None if a blob is missing or was changed."""
     try:
         return _read_image(folder, root)
     except (PinwardenError, OSError, ValueError, KeyError, TypeError, StopIteration):

@@ -1,4 +1,4 @@
-"""Environments of MCPB bundles: unpacked from verified bytes, started as the manifest specifies for this platform."""
+"""Unpacks MCPB bundles from verified bytes, and starts them as the manifest specifies for this platform."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BUNDLE_FOLDER = "${__dirname}"
 
 
 class BundleStart(Record):
-    """How to start a bundle's server. Both fields may contain user settings, which can be secret."""
+    """The command that starts a bundle's server. Both fields may contain secret settings of the user."""
 
     command: tuple[str, ...] = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
@@ -56,7 +56,7 @@ class Runtimes(Record):
 
 
 def read_bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
-    """Yield the files of a bundle. Programs that the manifest starts are executable even if packed without that bit."""
+    """Yield the files of a bundle. A program that the manifest starts is executable even without the permission bit."""
     with open_content(archive, read_bundle_parts(archive)) as bundle:
         programs = _list_programs(read_bundle_manifest(bundle))
         for member in read_bundle_members(bundle):
@@ -87,7 +87,7 @@ def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:
         for path, executable, data in read_bundle_files(archive)
     ]
     if hash_file_list(rows) != tree:
-        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to other files than the locked ones")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to files that differ from the locked files")
     write_manifest(folder, {_SECTION: rows})
 
 
@@ -147,7 +147,7 @@ def _choose_program(
 
 
 def _build_arguments(tree: Path, manifest: BundleManifest, filled: FilledStartCommand) -> tuple[str, ...]:
-    """The arguments, with an absolute path for the entry point, because MCPB does not specify a working directory."""
+    """Return the arguments, with an absolute path for the entry point. MCPB does not specify a working directory."""
     entry = str(tree / manifest.entry_point)
     if not filled.args and manifest.kind != "binary":
         return (entry,)

@@ -1,7 +1,7 @@
-"""Environments of Python packages: wheels unpacked by Pinwarden, compiled and started with the current interpreter.
+"""Builds environments of Python packages: unpacks wheels, and compiles and starts them with the current interpreter.
 
-The server does not see the interpreter's own packages. No code of a package runs while its environment is built:
-wheels are only unpacked, and building from source is not supported.
+The server cannot import the interpreter's own packages. No code of a package runs while Pinwarden builds its
+environment: wheels are only unpacked, and building from source is not supported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Interpreter(Record):
 
     executable: Path
     version: str
-    """``3.11``."""
+    """The version of Python, such as ``3.11``."""
     key: str
     """Identifies the interpreter by path, version and platform, because bytecode and wheels depend on them."""
 
@@ -98,7 +98,7 @@ def compute_wheel_digest(archive: Path) -> Digest:
 
 
 def compute_environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
-    """Return the environment's name in the store. Covers the closure and the interpreter."""
+    """Return the environment's name in the store, derived from the closure and the interpreter."""
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{interpreter.key}".encode()).hex[:40]
 
 
@@ -115,7 +115,7 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter
             write_file(tree, path, data, executable=executable) for path, executable, data in read_wheel_files(archive)
         ]
         if hash_file_list(rows) != file.tree:
-            raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to other files than the locked ones")
+            raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to files that differ from the locked files")
         sections[format_section_name(package)] = rows
     _compile(tree, final / TREE, interpreter)
     unpacked = {path for rows in sections.values() for path, _, _ in rows}

@@ -30,7 +30,7 @@ class Store:
         self.root = root
 
     def find(self, digest: Digest) -> Path | None:
-        """Return the file with this digest, hashed again now. A damaged file is deleted and None is returned."""
+        """Return the file with this digest after hashing it again. Deletes a damaged file and returns None."""
         path = self._file(digest)
         if not path.is_file() or path.is_symlink():
             return None
@@ -41,12 +41,12 @@ class Store:
         return None
 
     def has(self, digest: Digest) -> bool:
-        """Whether there is a file with this name. Its bytes are checked when it is used."""
+        """Whether the store has a file for this digest. Its bytes are verified when it is used."""
         return self._file(digest).is_file()
 
     @contextmanager
     def open_incoming(self) -> Iterator[BinaryIO]:
-        """A new file to download into. It is deleted afterwards unless ``add_file`` moved it into the store."""
+        """Create a temporary file, which is deleted when the block ends unless ``add_file`` moved it into the store."""
         from secrets import token_hex
 
         path = self._folder("files") / f".incoming-{token_hex(16)}"
@@ -68,7 +68,7 @@ class Store:
         return path
 
     def add_copy(self, file: Path, digest: Digest) -> Path:
-        """Copy a file into the store. ``ARTIFACT_MISMATCH`` if its bytes do not have the digest."""
+        """Copy a file into the store. Raises ``ARTIFACT_MISMATCH`` if it does not have the digest."""
         from shutil import copyfileobj
 
         with self.open_incoming() as stream:
@@ -116,7 +116,7 @@ class Store:
 
     @contextmanager
     def lock_image_folder(self, digest: Digest) -> Iterator[Path]:
-        """The folder of an image layout, locked against other processes that would create it."""
+        """Lock the folder of an image layout against other processes until the block ends. Yields the folder."""
         folder = self._folder("images")
         with hold_write_lock(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)

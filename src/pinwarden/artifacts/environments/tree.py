@@ -33,7 +33,7 @@ TreeFile = tuple[str, bool, str]
 
 
 def hash_file_list(rows: Iterable[tuple[str, bool, str]]) -> Digest:
-    """Return the tree digest: covers the path, the executable bit and the SHA-256 of each file."""
+    """Return the tree digest, which covers the path, the executable bit and the SHA-256 of each file."""
     return Digest(hashlib.sha256(format_file_list(rows)).digest())
 
 
@@ -56,7 +56,7 @@ def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> TreeF
 
 
 def hash_tree(tree: Path) -> dict[str, TreeFile]:
-    """Return every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
+    """Hash every file of a tree. Raises ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
     paths = _list_files(root)
     return _combine_hashes(paths, TreeHasher(root, paths))
@@ -82,7 +82,7 @@ def _list_files(root: str) -> list[str]:
 
 
 def write_manifest(folder: Path, sections: Mapping[str, Iterable[TreeFile]]) -> None:
-    """Write the manifest: the files of each section."""
+    """Write the manifest, which lists the files of each section."""
     parts = [_SECTION_MARK + name.encode() + b"\n" + format_file_list(rows) for name, rows in sections.items()]
     (folder / MANIFEST).write_bytes(b"".join(parts))
 
