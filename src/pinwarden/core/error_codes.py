@@ -1,8 +1,8 @@
 """Error codes about values, files, servers, projects and the gateway. `errors.CODES` is the table of all codes.
 
-Each row is the only description of its code: exit codes, default hints and ``docs/reference/errors.md`` are made from
-these rows. Codes are stable, because scripts match on them. Sentences may change between releases. A message says what
-failed and why; the hint says what to do, if possible with a command to paste.
+This table is the only source of exit codes, default hints and ``docs/reference/errors.md``. Codes are stable, because
+scripts match on them, while sentences may change between releases. An error message says what failed and why. The hint
+says what to do, if possible with a command to paste.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EXIT_UNCHECKED = 3  # a check could not be completed: unreadable input, network 
 
 
 class ErrorCode:
-    """What a code means, what to do about it (the default hint), and the exit code of a command that fails with it."""
+    """An error code with its meaning, its default hint, and the exit code of a command that fails with it."""
 
     __slots__ = ("code", "exit_code", "hint", "meaning")
 

@@ -195,7 +195,7 @@ def _primary_weight(character: str) -> tuple[int, int]:
 
 
 def _load_icu_collator() -> Any:
-    """ICU's collator, configured as in JavaScript engines; None if PyICU is not installed."""
+    """Load ICU's collator, configured as in JavaScript engines. Returns None if PyICU is not installed."""
     from importlib import import_module
 
     try:

@@ -231,7 +231,7 @@ def is_json_equal(one: Any, other: Any) -> bool:
 
 
 def json_identity(value: Any) -> bytes:
-    """Return a hashable key of a value. Two values have the same key exactly if they are the same JSON."""
+    """Return a hashable key of a value. Two values have equal keys exactly if `is_json_equal` is true for them."""
     return canonicalize(value)
 
 

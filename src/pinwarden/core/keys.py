@@ -216,7 +216,7 @@ class PrivateKey:
 
 
 def encode_base64url(data: bytes) -> str:
-    """Base64url without padding."""
+    """Encode bytes as base64url without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -338,7 +338,7 @@ def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
 
 
 def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signature: bytes | str) -> bool:
-    """Whether the signature of the message is valid and by this key.
+    """Whether a signature of a message is valid for this key.
 
     The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is 64
     bytes or their strict base64url; anything else is invalid.

@@ -26,7 +26,7 @@ _MAX_TREE_SIZE = 2**63 - 1
 
 
 class NoteKey(Record):
-    """A key and the name it signs notes under."""
+    """A key, and the name under which it signs notes."""
 
     name: str
     key: PublicKey
@@ -37,7 +37,7 @@ class NoteKey(Record):
 
     @classmethod
     def parse(cls, vkey: str) -> NoteKey:
-        """Read ``name+hex(id)+base64(type || key)``."""
+        """Parse a verifier key of the form ``name+hex(id)+base64(type || key)``."""
         name, _, rest = vkey.partition("+")
         key_id, _, encoded = rest.partition("+")
         material = _decode_base64("the verifier key", encoded)
@@ -241,14 +241,14 @@ _MAX_TIME = 2**63 - 1
 
 
 class WitnessKey(Record):
-    """A witness's key, and the name it signs under."""
+    """The key of a witness, and the name under which the witness signs."""
 
     name: str
     key: PublicKey
 
     @classmethod
     def parse(cls, vkey: str) -> WitnessKey:
-        """Read ``name+hex(id)+base64(0x04 || key)``."""
+        """Parse a verifier key of the form ``name+hex(id)+base64(0x04 || key)``."""
         name, _, rest = vkey.partition("+")
         key_id, _, encoded = rest.partition("+")
         try:

@@ -1,9 +1,9 @@
 """Translates between the protocol eras of a client and its servers.
 
 For a stateless client, the bridge does the handshake with a server of the handshake era. For a client of the handshake
-era, it adds the metadata that a stateless server requires to each request. If a server rejects a request without
-executing it because it does not know the session (HTTP 400 or 404), the bridge sends the request once more in a new
-session. Other requests are never sent twice.
+era, the bridge adds the metadata that a stateless server requires to each request. If a server does not execute a
+request because it does not know the session (HTTP 400 or 404), the bridge sends the request once more in a new session.
+Other requests are never sent twice.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Bridge:
         self._notifications = NotificationStream(manager.limits)
         self._server_requests = ServerRequests(manager.limits.max_in_flight)
         self._relayed: dict[RequestId, RelayedRequest] = {}
-        """Open requests, by an id that the gateway assigns: programs that share a token may use the same ids."""
+        """Open requests by an id of the gateway, because programs that share a token may use the same request ids."""
         self._last_key = 0
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
@@ -117,7 +117,7 @@ class Bridge:
         self._notifications.listen(stream)
 
     def tick(self) -> None:
-        """Do nothing: the conversations with the servers handle their own deadlines."""
+        """Do nothing, because the conversations with the servers handle their own deadlines."""
 
     @property
     def idle(self) -> bool:
@@ -301,7 +301,7 @@ class Bridge:
         client_id = to_request_id(message.params.get("requestId"))
         if client_id is None:
             return
-        for relayed in [entry for entry in self._relayed.values() if entry.client_id == client_id]:
+        for relayed in [request for request in self._relayed.values() if request.client_id == client_id]:
             relayed.cancelled = True
             if relayed.backend is None or relayed.backend.stateless:
                 relayed.cancel()
@@ -340,8 +340,8 @@ class Bridge:
             return self._server_requests.cancel(backend, message)
         if message.method == PROGRESS:
             token = message.progress_token
-            own = any(entry.backend is backend and entry.token == token for entry in self._relayed.values())
-            return message if own else None  # a server may report progress only for requests that were sent to it
+            is_own = any(request.backend is backend and request.token == token for request in self._relayed.values())
+            return message if is_own else None  # a server may report progress only for its own requests
         return message
 
 
@@ -409,7 +409,7 @@ class RelayedRequest:
         """The id that was sent to the server."""
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
-        """Whether the client cancelled it or disconnected."""
+        """Whether the client cancelled the request or disconnected."""
 
     def cancel(self) -> None:
         """Cancel the request."""

@@ -1,4 +1,4 @@
-"""Client connections: `ClientConnection` handles its requests in order, `ClientConnections` enforces the limits."""
+"""`ClientConnection` handles the requests of one client connection, `ClientConnections` limits all connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINGER_SECONDS = 1.0  # time for the client to read the error before the connec
 
 
 class FastRoute(Protocol):
-    """The route of requests whose head is known and was checked before."""
+    """A cached route for requests whose head was checked before."""
 
     length: int
 
@@ -76,7 +76,7 @@ class ClientConnections:
         self.draining = False
         self.refused = 0
         self.evicted = 0
-        """Connections that were closed because a new connection needed their place."""
+        """Connections that were closed to make room for a new connection."""
         self.slow_disconnects = 0
         """Connections that were closed because the client read too slowly."""
         self.on_slow_disconnect: Callable[[str], None] = _ignore
@@ -111,7 +111,7 @@ class ClientConnections:
         return ClientConnection(self)
 
     def enter(self, connection: OpenConnection) -> bool:
-        """Add a connection. At the limit, close another one first. Returns False if none can be closed."""
+        """Add a connection. At the limit, closes another connection first, or returns False if none can be closed."""
         if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
         self.unauthenticated[connection] = None
@@ -156,7 +156,7 @@ class ClientConnections:
         end = loop.time() + seconds
         while (
             self.open and loop.time() < end and not (stop_waiting and stop_waiting.is_set())
-        ):  # a slow client may not have read its complete response yet
+        ):  # a connection stays open until a slow client has read its complete response
             await asyncio.sleep(0.02)
         drained = not self.open
         for connection in (*self.open, *self._handshaking):
@@ -239,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes: a call with a cached route takes the fast path."""
+        """Handle received bytes. A call with a cached route takes the fast path."""
         if self._closing:
             return
         if self._current is None and not self._waiting and not self._reader.in_request:
@@ -269,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
                 self._set_deadline(self._limits.body_seconds if in_body else self._limits.head_seconds)
 
     def eof_received(self) -> bool:
-        """Close the connection: a client that stops sending counts as disconnected."""
+        """Close the connection, because a client that stops sending counts as disconnected."""
         return False
 
     def begin_response(self, reply: CurrentRequest) -> None:
@@ -280,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
             self.set_client(reply.client)
 
     def send_result(self, body: bytes) -> None:
-        """Send the result of a tool call: the fast path of `Reply.send`."""
+        """Send the result of a tool call. This is a fast path for `Reply.send`."""
         transport = self._transport
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
@@ -307,7 +307,7 @@ class ClientConnection(asyncio.Protocol):
     # Slow readers
 
     def pause_writing(self) -> None:
-        """Stop reading from this client until it reads: the write buffer is full."""
+        """Stop reading from this client, because its write buffer is full, until the client reads."""
         if self._transport is None or self._closing:
             return
         self._backlog = WriteBacklog(self._loop.time(), self.unsent_bytes)
@@ -316,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         self.owner.disconnect_slowest()
 
     def resume_writing(self) -> None:
-        """Continue reading from this client: it caught up."""
+        """Continue reading from this client, because it has read its responses."""
         self._backlog = None
         self.owner.slow_readers.discard(self)
         if self._transport is not None and not self._paused:
@@ -357,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
     # Large requests
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Accept a large body only from an authenticated client, and within the budget."""
+        """Raise `BadRequest` unless the client is authenticated and the budget allows a body of this size."""
         self.set_client(self.owner.handler.admit(headers))
         self.owner.body_budget.check(self.client, size)
 
@@ -367,7 +367,7 @@ class ClientConnection(asyncio.Protocol):
         self._reserved += size
 
     def _detach(self, reply: CurrentRequest) -> None:
-        """Handle a disconnect during a request. In a session, the request and its share of the budget stay."""
+        """Handle a disconnect during a request. A request in a session continues and keeps its memory budget."""
         if isinstance(reply, Reply) and reply.large_body_bytes and reply.on_disconnect is None:
             self._reserved -= reply.large_body_bytes
             reply.on_finished = partial(self.owner.body_budget.release, self.client)
@@ -478,7 +478,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 class WriteBacklog:
-    """How fast a client has been reading since our send buffer for it filled up."""
+    """Measures how fast a client reads after its write buffer filled up."""
 
     __slots__ = ("_last_progress", "_unread", "initial_bytes", "since", "written")
 
@@ -490,12 +490,12 @@ class WriteBacklog:
         self._unread = -1
 
     def read_rate(self, now: float, unsent: int) -> float:
-        """Bytes per second that the client has read."""
+        """Return how many bytes per second the client has read."""
         return (self.initial_bytes + self.written - unsent) / (now - self.since + 0.001)
 
     def is_stalled(self, now: float, unsent: int, seconds: float) -> bool:
         """Whether the client has read nothing for ``seconds``."""
-        rest = unsent - self.written
-        if rest != self._unread:
-            self._unread, self._last_progress = rest, now
+        unread = unsent - self.written
+        if unread != self._unread:
+            self._unread, self._last_progress = unread, now
         return now - self._last_progress >= seconds

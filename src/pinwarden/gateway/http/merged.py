@@ -47,7 +47,7 @@ _LISTS = {
     "resources/list": ("resources", "resources", "uri"),
     "resources/templates/list": ("resources", "resourceTemplates", "uriTemplate"),
 }
-"""By method: the capability, the member of the result, and the member that names an item."""
+"""For each method: the capability, the member of the result, and the member that names an item."""
 _ROUTED = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -187,8 +187,8 @@ class MergedConversation(Bridge):
             **(build_stateless_members() if self._stateless else {}),
             **({"_meta": {UNAVAILABLE: missing}} if missing else {}),
         }
-        rest = b"," + encode(extra_members)[1:-1] if extra_members else b""
-        merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
+        encoded_extras = b"," + encode(extra_members)[1:-1] if extra_members else b""
+        merged = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + encoded_extras + b"}"
         request_id = encode(message.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + merged + b"}"
         sink.respond(ParsedMessage(data=data, value={"id": message.members["id"], "result": {}}), 0)
@@ -356,8 +356,8 @@ def build_merged_name(slug: str, name: str) -> str:
 
 def split_name(name: str) -> tuple[str, str]:
     """Split the name of a tool or prompt at `/mcp` into slug and own name. Without a prefix, the slug is empty."""
-    slug, separator, rest = name.partition(_SEPARATOR)
-    return (slug, rest) if separator else ("", name)
+    slug, separator, own_name = name.partition(_SEPARATOR)
+    return (slug, own_name) if separator else ("", name)
 
 
 def build_merged_uri(slug: str, uri: str) -> str:
@@ -367,5 +367,5 @@ def build_merged_uri(slug: str, uri: str) -> str:
 
 def split_uri(uri: str) -> tuple[str, str]:
     """Split the URI of a resource at `/mcp` into slug and own URI. Without a prefix, the slug is empty."""
-    slug, separator, rest = uri.partition(_SCHEME)
-    return (slug, rest) if separator else ("", uri)
+    slug, separator, own_uri = uri.partition(_SCHEME)
+    return (slug, own_uri) if separator else ("", uri)

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.message_relay import MessageRelay
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
-_NEW_IDS = count(1 << 40)  # above the ids of most clients, and exact in every JSON
-# parser; all conversations use this counter, because some share a process
+# All conversations use one counter, because some share a process. The ids are above the ids of most clients, and every
+# JSON parser represents them exactly.
+_NEW_IDS = count(1 << 40)
 
 
 class OpenRequests:
@@ -60,9 +61,10 @@ class OpenRequests:
     def add(
         self, message: ParsedMessage, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
     ) -> tuple[ParsedMessage, RequestId]:
-        """Add a request. Returns the message and id for the server, rewritten if another request uses its id or token.
+        """Add a request. Returns the message and the id for the server.
 
-        In a shared process, id and progress token are always rewritten, because another client may use the same.
+        If another request uses the same id or progress token, both are rewritten. In a shared process they are always
+        rewritten, because another client may use the same ones.
         """
         token = message.progress_token
         if shared or self.is_id_in_use(request_id) or (token is not None and token in self._tokens):
@@ -103,7 +105,7 @@ class OpenRequests:
     def abandon(self, request_id: RequestId) -> None:
         """Remember the id of a removed request, so that a late response is dropped."""
         if len(self.abandoned) >= self._max_open:
-            del self.abandoned[next(iter(self.abandoned))]  # most servers never respond to them
+            del self.abandoned[next(iter(self.abandoned))]  # most servers never respond to cancelled requests
         self.abandoned[request_id] = None
 
     def cancel(self, request_id: Any) -> None:
@@ -242,7 +244,7 @@ class ToolCall(PostedRequest):
     client_token = None
     stream = False
 
-    def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         conversation: MessageRelay,
         connection: ClientConnection,
@@ -311,7 +313,7 @@ class ToolCall(PostedRequest):
         self._get_fallback_sink().fail(code, reason)
 
     def fail_not_executed(self, reason: str) -> None:
-        """Send that the server did not execute the call."""
+        """Send an error which says that the server did not execute the call."""
         self._get_fallback_sink().fail_not_executed(reason)
 
     def drop(self) -> None:
@@ -363,7 +365,7 @@ class ToolCall(PostedRequest):
             conversation.on_response_ended(self, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
-        """Hand over to a general listener: the response arrives in parts."""
+        """Hand over to a general listener, because the response arrives in parts."""
         self._create_fallback_listener().on_head(status, session)
 
     def on_message(self, message: bytes) -> None:
@@ -399,7 +401,7 @@ class ResponseSink(Protocol):
         """Deliver an error instead of a response."""
 
     def fail_not_executed(self, reason: str) -> None:
-        """Deliver that the server did not execute the request, because it does not know the session."""
+        """Deliver an error: the server did not execute the request, because it does not know the session."""
 
     def drop(self) -> None:
         """End without a response, because the client cancelled the request."""

@@ -1,4 +1,4 @@
-"""The transport to a server process. Each line of its standard input and output is one message."""
+"""The transport to a server process, which reads and writes one message per line."""
 
 from __future__ import annotations
 
@@ -158,29 +158,29 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
 
     def overflow(self) -> None:
-        """End the process: the shared budget is exceeded, and most queued bytes are for this server."""
+        """End the process, because the shared budget is exceeded and most queued bytes are for this server."""
         self._drop_unread()
         self._fail(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
     def on_write_paused(self) -> None:
-        """Count queued bytes against the budget: the pipe is full."""
+        """Count queued bytes against the budget, because the pipe is full."""
         self._write_paused = True
         self._budget.enter(self)
         self._budget.enforce()
 
     def on_write_resumed(self) -> None:
-        """Stop counting queued bytes: the server has read them."""
+        """Stop counting queued bytes, because the server has read them."""
         self._budget.leave(self)
         self._write_paused = False
         self._on_writable()
 
     def cancel(self, request_id: RequestId) -> None:
         """Send ``notifications/cancelled``."""
-        note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
-        self.send(ParsedMessage(data=encode(note), value=note), b"")
+        notification = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
+        self.send(ParsedMessage(data=encode(notification), value=notification), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Do nothing: no state is kept per request."""
+        """Do nothing, because this transport has no state per request."""
 
     def check_hang(self, since: float) -> bool:
         """Let the conversation end, which also ends the process."""
@@ -188,13 +188,13 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return False
 
     def close(self) -> None:
-        """End the process and its children: close its input first, and kill it after the grace time."""
+        """Close the input of the process, and kill the process and its children after the grace time."""
         self._end(by_gateway=True)
 
     # Callbacks of the pipes
 
     def on_line(self, data: bytes) -> None:
-        """Handle a line of the server. Lines that cannot be JSON messages are ignored: some servers print logs."""
+        """Handle a line of the server. Ignores lines that cannot be JSON messages, because some servers print logs."""
         if not self._closed and data[:1] in (b"{", b"["):
             self._owner.on_server_message(data)
 
@@ -373,7 +373,7 @@ TOO_MUCH = "the memory budget for incomplete messages is exceeded, and this serv
 class LineReader(asyncio.Protocol):
     """Splits the output of a process into lines. If lines arrive too fast, it stops reading for a moment."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  callbacks and limits
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         on_line: Callable[[bytes], None],
         on_closed: Callable[[], None],
@@ -391,10 +391,10 @@ class LineReader(asyncio.Protocol):
         self._budget = budget
         self._transport: asyncio.ReadTransport | None = None
         self._partial = bytearray()
-        """The start of an incomplete line. A list of tiny parts would take twenty times the memory."""
+        """The start of an incomplete line, in one buffer. A list of small pieces could need twenty times the memory."""
         self._counted = 0
         self._unread = b""
-        """Received bytes. Those from `_offset` on are not processed yet."""
+        """Received bytes. The bytes from `_offset` on are not processed yet."""
         self._offset = 0
         self._paused = False
 
@@ -475,7 +475,7 @@ class LineReader(asyncio.Protocol):
         return len(self._partial)
 
     def overflow(self) -> None:
-        """Drop the partial line: the shared budget is exceeded, and this line is the largest message."""
+        """Drop the partial line, because the shared budget is exceeded and this line is the largest message."""
         self._drop()
         if self._on_too_long is not None:
             self._on_too_long(TOO_MUCH)

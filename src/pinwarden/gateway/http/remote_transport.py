@@ -1,4 +1,4 @@
-"""The transport to a remote server. Each message is a POST; the response is a JSON document or an event stream."""
+"""The transport to a remote server, which sends each message as a POST and receives JSON or event streams."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read its input"
 _TOO_MANY_STREAMS = "too many streams to this server are open; close one, or try again later"
-_MAX_CACHED = 256  # header blocks
-_MAX_CACHED_BYTES = 2048  # of a header block
+_MAX_CACHED = 256  # cached header blocks
+_MAX_CACHED_BYTES = 2048  # size of a cached header block
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"
@@ -101,7 +101,7 @@ class RemoteTransport:
         self._initialized_post: _PostListener | None = None
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
-        """Requests that must not overtake ``notifications/initialized``, so they wait until the server accepts it."""
+        """Requests that wait until the server accepts ``notifications/initialized``, which they must not overtake."""
         self._defer_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._call_later = asyncio.get_running_loop().call_later
@@ -230,9 +230,8 @@ class RemoteTransport:
             outgoing.cancel()
         self._posts.clear()
         if self._notifications:
-            self._call_later(
-                self._grace_seconds, self._drop_notifications
-            )  # the last notifications may still be in transit
+            # The last notifications may still be in transit.
+            self._call_later(self._grace_seconds, self._drop_notifications)
         if self._stream is not None:
             self._stream.cancel()
         if self._session:
@@ -255,7 +254,7 @@ class RemoteTransport:
                 self._budget.leave(self)
 
     def overflow(self) -> None:
-        """End the conversation: the shared budget is exceeded, and most queued bytes are for this server."""
+        """End the conversation, because the shared budget is exceeded and most queued bytes are for this server."""
         self._drop_notifications()
         self._owner.on_server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
@@ -295,14 +294,15 @@ class RemoteTransport:
             self._owner.on_not_understood()
 
     def mark_handshaken(self) -> None:
-        """Note that ``initialize`` succeeded."""
+        """Record that ``initialize`` succeeded."""
         self._handshaken = True
 
     def check_session_after(self, post: _PostListener, status: int) -> bool:
         """Whether a status may mean that the server does not know the session.
 
-        In a session with an id, 404 means that. Many servers send 400, which can have other causes, so a ping checks
-        the session. If this returns True, `_PostListener.on_session_checked` gets the result.
+        In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
+        have other causes, so a ping checks the session. If this method returns True, the result is passed to
+        `_PostListener.on_session_checked`.
         """
         if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
             return False
@@ -493,9 +493,9 @@ class _PostListener(NullListener):
             self._transport.set_version(result.get("protocolVersion"))
 
     def _set_response_id(self, data: bytes) -> bytes:
-        """Set the id of the request in an error response: a server that did not parse the request does not know the id.
+        """Set the id of the request in an error response, which lacks it if the server did not parse the request.
 
-        Returns an empty value if the message is not an error response.
+        Returns empty bytes if the message is not an error response.
         """
         message = ParsedMessage(data, parse_server_value(data, self._transport.json))
         if "error" not in message.members:

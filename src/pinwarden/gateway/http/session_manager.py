@@ -91,7 +91,7 @@ class Route(Protocol):
 class Upstream:
     """One server behind the gateway: its guard, its recorder, and how to connect to it."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  the parts of one server
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         name: str,
         slug: str,
@@ -112,7 +112,7 @@ class Upstream:
         self.era = ""
         """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
-        """Whether the server sent nothing in the last conversation, until it ended."""
+        """Whether the last conversation ended without any message from the server."""
         self._era_lock = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
@@ -153,7 +153,7 @@ class Upstream:
 
     @asynccontextmanager
     async def era_detection(self, seconds: float) -> AsyncIterator[None]:
-        """Let one client at a time detect the server's era, so that not every client starts a process for that.
+        """Let one client at a time detect the server's era, so that not every client starts a process to detect it.
 
         Other clients wait at most ``seconds``. If the era is known, no client waits.
         """

@@ -76,8 +76,10 @@ class SharedProcess:
         limits: HttpLimits,
         throttle_seconds: float,
     ) -> None:
-        """``founder`` may have requests open in the process, under its own ids. ``list_changed`` notifications are
-        coalesced for ``throttle_seconds`` seconds."""
+        """``first_owner`` started the process and may have open requests in it, with its own ids.
+
+        ``list_changed`` notifications are coalesced for ``throttle_seconds`` seconds.
+        """
         self.name = name
         self.budget = first_owner.budget
         self.child = child
@@ -140,7 +142,7 @@ class SharedProcess:
             self.child.close()
 
     def register(self, request_id: RequestId, transport: SharedTransport) -> bool:
-        """Route the response to a request; False if its id is in use."""
+        """Route the response to a request to this transport. Returns False if the id is in use."""
         if request_id in self._by_id or self._is_first_owner_request(request_id, transport):
             return False
         self._by_id[request_id] = transport
@@ -254,7 +256,7 @@ class SharedProcess:
 
     def _count_undelivered(self) -> None:
         self.undelivered += 1
-        if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
+        if str(self.undelivered).rstrip("0") == "1":  # at 1, 10, 100 ..., so that a server cannot flood the log
             self.child.write_log(
                 f"the server sent {self.undelivered} messages that belong to no open request; they were dropped"
             )
@@ -315,7 +317,7 @@ class SharedTransport:
         """Cancel a request of this conversation."""
         if request_id not in self.open_ids:
             return
-        queued = [entry for entry in self._queue if entry[0] == request_id]
+        queued = [item for item in self._queue if item[0] == request_id]
         self._end_request(request_id, written=not queued)
         if queued:
             self._queue.remove(queued[0])
@@ -327,7 +329,7 @@ class SharedTransport:
             self._enqueue(None, _build_cancellation(request_id))
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Do nothing: the conversation's deadlines end requests."""
+        """Do nothing, because the conversation enforces the deadlines of its requests."""
 
     def check_hang(self, since: float) -> bool:
         """Let the shared process check whether it is alive."""
@@ -374,7 +376,7 @@ class SharedTransport:
         return self._queued_bytes
 
     def overflow(self) -> None:
-        """End this conversation only: the shared budget is exceeded, and this queue is the largest."""
+        """End only this conversation, because the shared budget is exceeded and its queue is the largest."""
         self._drop_queue()
         self.owner.on_server_lost(_UNREAD)
 
@@ -420,7 +422,7 @@ class SharedTransport:
             self.process.enqueue(self)
 
     def _may_write(self) -> bool:
-        """Whether the next message may be written: each client may have a limited number of requests in the process."""
+        """Whether the next message may be written. Each client may have a limited number of requests in the process."""
         request_id = self._queue[0][0]
         is_call = request_id is not None and request_id not in self._streams
         return not is_call or self._written < self.process.limits.max_shared_in_flight

@@ -1,8 +1,8 @@
-"""One connection to a remote server. It carries one request at a time, so responses cannot be mixed up.
+"""A connection to a remote server, which carries one request at a time, so that responses cannot be mixed up.
 
 If the end of a response is ambiguous, the gateway closes the connection, because another client may use it next. If a
-server sends faster than the gateway processes its messages, the connection stops reading, so that other clients get
-their turn.
+server sends faster than the gateway processes its messages, the connection pauses reading, so that other clients are
+served too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pinwarden.system.target import HttpAddress
 
 _EVENT_STREAM = b"text/event-stream"
 _HEAD_END = b"\r\n\r\n"
-_MAX_CACHED = 256  # heads of one server
-_MAX_CACHED_BYTES = 2048  # of a head
-_MAX_BUFFERED = 1 << 16  # bytes of a body that is buffered; a longer one is parsed in parts
+_MAX_CACHED = 256  # cached response heads per server
+_MAX_CACHED_BYTES = 2048  # size of a cached response head
+_MAX_BUFFERED = 1 << 16  # bytes of a body that is buffered; a longer body is parsed in parts
 _BUDGET_STEP = 1 << 16  # bytes of an incomplete response between two updates of the budget
 _HEAD_SLICE = 1 << 14  # bytes that are parsed at once before the body begins
 _EVENT_SLICE = 1 << 12  # bytes of an event stream that are parsed at once; an event may have only eight bytes
@@ -79,7 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The received part of a response whose head is cached."""
         self._head = b""
         self._unread = b""
-        """Received bytes. Those from `_offset` on are not processed yet."""
+        """Received bytes. The bytes from `_offset` on are not processed yet."""
         self._offset = 0
         self._messages: deque[bytes] = deque()
         """Messages that are not delivered yet."""
@@ -132,12 +132,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
+        """Add the open connection to the pool."""
         self._transport = cast(asyncio.Transport, transport)
         self._pool.on_connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The connection is closed."""
+        """Remove the closed connection from the pool, and fail its request."""
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -158,7 +158,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()  # no request is open
             return
         if self._fresh:
-            waits = not self._partial  # wait once only: joining many small pieces would take quadratic time
+            may_wait = not self._partial  # wait only once, because joining many small pieces takes quadratic time
             if self._partial:
                 data, self._partial = self._partial + data, b""
             end = data.find(_HEAD_END) + 4
@@ -170,7 +170,9 @@ class UpstreamConnection(asyncio.Protocol):
                     self._pool.release(self)
                     outgoing.listener.on_response(head.status, head.session, data[end:])
                     return
-                if missing > 0 and waits and head.length <= _MAX_BUFFERED:  # many servers send the body after the head
+                if (
+                    missing > 0 and may_wait and head.length <= _MAX_BUFFERED
+                ):  # many servers send the body after the head
                     self._partial = data
                     return
             self._fresh = False
@@ -182,7 +184,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._unread = data
         self._process(outgoing)
 
-    # Fair portions
+    # Processing in portions
 
     def _process(self, outgoing: UpstreamRequest) -> None:
         """Process a limited number of received bytes, then let other work run."""
@@ -290,7 +292,7 @@ class UpstreamConnection(asyncio.Protocol):
         return len(self._body) + (0 if self._events is None else self._events.buffered_bytes)
 
     def overflow(self) -> None:
-        """Fail the request: the shared budget is exceeded, and this response is the largest message."""
+        """Fail the request, because the shared budget is exceeded and this response is the largest message."""
         self._counted = 0
         self._fail_and_abort("the memory budget for incomplete responses is exceeded, and this response is the largest")
 
@@ -321,7 +323,7 @@ class UpstreamConnection(asyncio.Protocol):
     # Callbacks of httptools
 
     def on_message_begin(self) -> None:
-        """Refuse a second response. Interim responses (1xx) may come before the final one."""
+        """Refuse a second response. Interim responses (1xx) may come before the final response."""
         if self._complete:
             raise _BadResponseError(_SURPLUS)
 
@@ -392,13 +394,13 @@ class UpstreamConnection(asyncio.Protocol):
         outgoing.upstream = None
         self._leave_budget()
         body, self._body = self._body, b""
-        document = self._events is None
+        is_document = self._events is None
         self._events = None
         if self._keep_alive and self._transport is not None:
             self._pool.release(self)
         elif self._transport is not None:
             self._transport.close()
-        if document and (message := bytes(body).strip()):
+        if is_document and (message := bytes(body).strip()):
             outgoing.listener.on_message(message)
         outgoing.listener.on_end()
 
@@ -438,23 +440,23 @@ class ResponseListener(Protocol):
     """Receives the response to one request."""
 
     def on_head(self, status: int, session: str) -> None:
-        """The head arrived; ``session`` is the session id in it, or empty."""
+        """Handle the head of the response. ``session`` is the session id in the head, or empty."""
 
     def on_message(self, message: bytes) -> None:
-        """A message arrived: the complete body, or one event."""
+        """Handle a message, which is the complete body or one event."""
 
     def on_end(self) -> None:
-        """The response is complete."""
+        """Handle the end of the response."""
 
     def on_response(self, status: int, session: str, body: bytes) -> None:
-        """The complete response arrived in one piece."""
+        """Handle a complete response that arrived in one piece."""
 
     def on_lost(self, reason: str, *, was_sent: bool) -> None:
-        """The response is missing or incomplete. If ``was_sent`` is false, the server did not get the request."""
+        """Handle a missing or incomplete response. If ``was_sent`` is false, the server did not get the request."""
 
 
 class NullListener:
-    """Ignores the response. For a subclass, a response in one piece is split into head, message and end."""
+    """Ignores the response. Subclasses override the methods for head, messages and end."""
 
     __slots__ = ()
 
@@ -468,7 +470,7 @@ class NullListener:
         """Ignored."""
 
     def on_response(self, status: int, session: str, body: bytes) -> None:
-        """Call the methods for the parts."""
+        """Call `on_head`, `on_message` and `on_end`."""
         self.on_head(status, session)
         body = body.strip()
         if body:
@@ -491,7 +493,7 @@ class UpstreamRequest(Protocol):
     cancelled: bool
     """Whether the response is no longer needed."""
     upstream: Abortable | None
-    """The connection that carries it."""
+    """The connection that carries the request."""
     stream: bool
     """Whether the response is an endless stream, which occupies its connection."""
 

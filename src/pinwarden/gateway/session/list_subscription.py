@@ -22,7 +22,7 @@ _MAX_DOUBLINGS = 7  # of the delay before the next attempt, which then is about 
 
 
 class ListSubscription:
-    """The gateway's subscription within one session. It ends with the connection."""
+    """The gateway's subscription within one session. The subscription ends with the connection to the server."""
 
     def __init__(self, guard: Guard, lists: CheckedLists) -> None:
         self._guard = guard

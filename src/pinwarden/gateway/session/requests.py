@@ -43,7 +43,7 @@ _NAMED_BY_TOOL = "named_by_tool"
 """The code for an unlisted resource that the definition of an allowed tool mentions."""
 
 Decision = ForwardedRequest | bytes | None
-"""A `ForwardedRequest` to forward it, the bytes of a response, or None to defer it until a list is checked."""
+"""A `ForwardedRequest` to forward a request, the bytes of a response, or None to defer it until a list is checked."""
 
 
 class RequestDecider:

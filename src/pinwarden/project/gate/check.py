@@ -1,4 +1,6 @@
-"""The checks of ``pinwarden ci``: is everything still as approved? By default they contact no server or registry.
+"""The checks of ``pinwarden ci``, which find differences from what was approved.
+
+By default, the checks do not contact servers or registries.
 
 A failed check does not stop the other checks, so one run reports everything. A check that could not be done is reported
 with its own rows and exit code, and never counts as passed.
@@ -48,18 +50,18 @@ class GateOptions(Record):
 
     now: str
     registries: Registries | None = None
-    """If given, each locked version is looked up again; its metadata must still be what was approved."""
+    """If given, each locked version is looked up again, and its metadata must equal the approved metadata."""
     registry_requested: bool = False
     """Whether ``--registry`` was given; otherwise the lookup is part of ``--live``."""
     probe: ProbeOptions | None = None
-    """If given, the live servers are started or contacted, and their surfaces compared with the approved ones."""
+    """If given, servers are started or contacted, and their surfaces are compared with the approved surfaces."""
     configs: bool = True
     expect_digest: str | None = None
     require_lock: bool = False
     require_extension: bool = False
     require_policy: bool = False
     signatures: SignatureOptions | None = None
-    """If given, the lock must be signed by these keys, under the policy of this project."""
+    """If given, these keys must have signed the lock together with the policy of this project."""
     fetch_context: FetchContext | None = None
     """If given, the locked artifacts are fetched and hashed again."""
     osv: Path | None = None
@@ -72,14 +74,14 @@ class GateOptions(Record):
 
 
 LOCK_REQUIRED_KINDS: FindingKinds = build_kind_table(
-    critical=(("lock_required", "A lock is required, and there is none."),)
+    critical=(("lock_required", "A lock is required, but this project has none."),)
 )
 POLICY_KINDS: FindingKinds = build_kind_table(
     critical=(
-        ("policy_missing", "A policy is required, and there is none."),
+        ("policy_missing", "A policy is required, but this project has none."),
         (
             "policy_loosened",
-            "The policy allows what is blocked by default, and no digest or signature covers the policy.",
+            "The policy allows something that is blocked by default, and no digest or signature covers the policy.",
         ),
     )
 )
@@ -156,7 +158,7 @@ def _choose_evidence(
 
 
 def _check_yanked(project: Project, lock: Lock) -> list[Row]:
-    """Locked bundles that were yanked, by the last known state of their registry's log."""
+    """Report locked bundles that were yanked, according to the last known state of their registry's log."""
     if not any(entry.source == BUNDLE_SOURCE for entry in lock.entries):
         return []
     from pinwarden.project.installed_bundles import check_yanked_bundles
@@ -165,7 +167,7 @@ def _check_yanked(project: Project, lock: Lock) -> list[Row]:
 
 
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
-    """A repository that configures no MCP servers needs no lock, unless an option requires one."""
+    """Check a project without a lock. It needs a lock if it configures servers or if an option requires one."""
     configs = project.find_configs()
     rows: list[Row] = []
     message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"
@@ -195,7 +197,7 @@ def _check_policies(
 
 
 def _is_policy_covered(options: GateOptions, lock_problems: Iterable[Row]) -> bool:
-    """Whether the expected digest or the signatures prove that this policy is the approved one."""
+    """Whether the expected digest or the signatures prove that this policy was approved."""
     signed = options.signatures is not None and options.signatures.policy is None
     return (options.expect_digest is not None or signed) and not any(map(is_failing, lock_problems))
 
@@ -258,7 +260,7 @@ def _check_bytes(project: Project, lock: Lock, options: GateOptions) -> ByteChec
 
 
 def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, whole: bool) -> list[Row]:
-    """Install scripts that are not approved. Files next to a tampered lock are not read."""
+    """Report install scripts that are not approved. Does not read the files next to a tampered lock."""
     if not whole or not has_closures(lock):
         return []
     from pinwarden.project.install_scripts import check_script_approvals
@@ -279,9 +281,9 @@ def _check_advisories(lock: Lock, pinned_files: Mapping[str, bytes], options: Ga
 
 
 def _find_servers_not_to_start(lock: Lock, lock_problems: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
-    """Servers that must not be started, with the reason: consent to start servers covers approved ones only."""
+    """Return the servers that must not be started, with the reasons. Consent covers only approved servers."""
     if any(map(is_failing, lock_problems)):
-        return dict.fromkeys((entry.name for entry in lock.entries), "the lock is not the one that was approved")
+        return dict.fromkeys((entry.name for entry in lock.entries), "the lock was changed since it was approved")
     # Our own verdict blocks only addresses, where nothing is started.
     broken = (row for row in refused if row.severity == "critical" and row.code != "verdict_blocked")
     return {row.name: "the policy refuses it" for row in broken}

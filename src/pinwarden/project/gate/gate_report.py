@@ -125,7 +125,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
 
 
 def _choose_next_command(projects: Sequence[GateResult], rows: Sequence[Row]) -> str | None:
-    """The way to fix the most severe finding; without one, the check that was not done yet."""
+    """Return the command that fixes the most severe finding or, without findings, runs a check that was skipped."""
     from pinwarden.project.next_step import CHECK_LIVE, RECORD_TOOLS, choose_after_finding
 
     if any(map(is_failing, rows)):
@@ -161,13 +161,13 @@ def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
             path="",
             message=(
                 f"its surface was approved for {extension.surface_of[:200]}; {describe_launch(entry)} was not started "
-                f"since. What differs is blocked. Review it: {build_approve_command(entry, lock.entries)}"
+                f"since. The gateway blocks changes. Review them: {build_approve_command(entry, lock.entries)}"
             ),
         )
 
 
 def report_unpinned_servers(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
-    """Servers that ``--live`` cannot compare, if it can compare others."""
+    """Report servers without an approved surface, which ``--live`` cannot compare, if other servers have one."""
     if not any(map(has_pin, lock.entries)):
         return
     from pinwarden.project.locked_servers import build_approve_command
@@ -181,12 +181,12 @@ def report_unpinned_servers(lock: Lock, has_pin: Callable[[Entry], bool]) -> Ite
                 entity="server",
                 name=entry.name,
                 path="",
-                message=f"not checked: nothing of its surface is approved yet. Review it: {command}",
+                message=f"not checked, because it has no approved surface. Review its surface: {command}",
             )
 
 
 def build_nothing_to_check_row(check: str, why: str) -> Row:
-    """A check that was requested and has nothing to check."""
+    """Build the row for a check that was requested but has nothing to check."""
     return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")
 
 
@@ -239,7 +239,7 @@ def _find_state(checked: GateResult, name: str) -> str:
 
 
 def _list_checks_not_done(lock: Lock, options: GateOptions, policies: Policies) -> dict[str, str]:
-    """The checks that cannot be ok: those that were ``skipped``, and those for which there was ``none`` to check."""
+    """Return the state of checks that were not done: ``skipped``, or ``none`` if there was nothing to check."""
     off = {
         "signature": options.signatures is None,
         "configs": not options.configs,
@@ -262,7 +262,7 @@ _NamesByCheck = Mapping[str, Collection[str]]
 
 
 def _count_entries(lock: Lock, options: GateOptions, without: _NamesByCheck = MappingProxyType({})) -> dict[str, int]:
-    """How many entries each online check covers, not counting the names in ``without``."""
+    """Count the entries that each online check covers, except entries named in ``without``."""
 
     def count(kind: str, is_on: bool, fits: Callable[[Entry], bool]) -> int:
         return sum(fits(entry) and entry.name not in without.get(kind, ()) for entry in lock.entries) if is_on else 0

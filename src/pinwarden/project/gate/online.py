@@ -1,7 +1,7 @@
 """Checks that use the network or start servers: live surfaces, registry metadata, artifact bytes.
 
-A live server is compared with the approved surface if the lock has one, else with ToolPin's hashes: the surface covers
-more, and shows what changed.
+A live server is compared with the approved surface, which shows what changed. If the lock has no surface, the server is
+compared with ToolPin's hashes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ByteCheck(Record):
 
     rows: tuple[Row, ...] = ()
     verified_evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By entry key, the codes of the evidence that passed; empty for a refused artifact."""
+    """The codes of passed evidence, by entry key. Empty for a refused artifact."""
 
 
 def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
@@ -162,7 +162,7 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
 
 
 class _LiveCheck(Record):
-    """One entry whose server is probed, and its approved surface; None if only ToolPin's hashes are locked."""
+    """An entry whose server is probed. The approved surface is None if the lock has only ToolPin's hashes."""
 
     entry: Entry
     prepared: PreparedProbe
@@ -254,7 +254,7 @@ _NOTHING_REGISTERED = (
 
 
 def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
-    """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
+    """Compare the current metadata of a version with the approved metadata. Some messages are ToolPin's."""
     from pinwarden.lock.install_plan import PlanOptions, build_install_plan
     from pinwarden.lock.lockfile import is_same_json
 
@@ -285,7 +285,10 @@ def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[
 
 
 def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
-    """Return the target to compare: the approved one if it still comes first, else the first of its kind, else any."""
+    """Return the target to compare with the approved target.
+
+    This is the approved target if it still comes first, otherwise the first target of its kind, otherwise any target.
+    """
     from pinwarden.lock.launch_choice import choose_target, target_to_json
     from pinwarden.lock.lockfile import is_same_json
 
@@ -301,7 +304,7 @@ def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> L
 
 
 def _select_comparable_members(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest without its timestamp, and without what only a live server can say."""
+    """Return the manifest without its timestamp and without members that only a live server can provide."""
     return {name: manifest[name] for name in HASHED_MANIFEST_MEMBERS if name in manifest}
 
 
