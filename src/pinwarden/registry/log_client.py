@@ -47,7 +47,7 @@ class FollowOptions(Record):
     """The log to follow, and the witnesses whose cosignatures are required."""
 
     key: PublicKey | None = None
-    """The registry's key. If None, the first key that the registry shows is trusted from then on."""
+    """The registry's key. If None, the first key that the registry presents is trusted and saved."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
     watch: tuple[str, ...] | None = None
@@ -125,7 +125,7 @@ def _fetch_entries(files: RegistryReader, start: int, stop: int) -> Iterator[byt
         width = tile_width(stop, 0, index)
         tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MAX_BUNDLE_BYTES)
         if tile is None and width < TILE_WIDTH:
-            # A partial tile may be deleted once it is full.
+            # The registry may delete a partial tile after the full tile exists.
             tile = files.find(f"{names.LOG}/{entries_path(index)}", _MAX_BUNDLE_BYTES)
         if tile is None:
             raise PinwardenError(
@@ -207,7 +207,7 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
     size = followed.head.checkpoint.size
     summary = f"{plural(followed.new_count, 'new event')}, {len(shown)} of watched names; the log has {size}"
     notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.is_first else ()
-    # A key change concerns every follower, whatever they watch.
+    # Key changes are always reported, whichever names are watched.
     rows = (*(_build_key_row(change) for change in followed.key_changes), *(_build_event_row(event) for event in shown))
     return Report(
         command="log monitor",

@@ -84,7 +84,7 @@ def follow_entries(
     changes: Iterable[KeyChange] = (),
     selects: Callable[[LogEvent], bool] = lambda _: True,
 ) -> tuple[LogState, list[LogEvent]]:
-    """Verify all entries up to the head; return the new state and the events that ``selects`` selects.
+    """Verify all entries up to the head. Returns the new state, and the events that ``selects`` accepts.
 
     The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
     entries (`list_expected_key_changes`).
@@ -156,7 +156,7 @@ def _invalid_event_error(index: int, why: str) -> PinwardenError:
 
 
 _MAX_CLOCK_SKEW = timedelta(minutes=10)
-"""Tolerated clock difference."""
+"""The clock difference between the registry and this machine that is tolerated."""
 
 
 class PointerTarget(Record):
@@ -169,7 +169,7 @@ class PointerTarget(Record):
 
 
 def check_pointer_is_latest(pointer: PointerTarget, state: LogState, index: int | None) -> int:
-    """Return the index of the pointer's event. Raise unless it is the latest event of its channel.
+    """Return the log index of the pointer's event. Raises if it is not the latest event of its channel.
 
     ``index`` is the index in the pointer's inclusion proof; None if the pointer has no proof.
     """
@@ -194,7 +194,7 @@ def check_pointer_is_latest(pointer: PointerTarget, state: LogState, index: int 
 def verify_proof(
     pointer: PointerTarget, event: bytes, proof: bytes, state: LogState, head: VerifiedHead
 ) -> tuple[int, VerifiedHead]:
-    """Verify a pointer's inclusion proof; return the event's index and the proof's head.
+    """Verify the inclusion proof of a pointer. Returns the index of its event, and the head that the proof refers to.
 
     The log is read after the proof, so its head must not be older than the proof's.
     """
@@ -262,7 +262,7 @@ def is_note_signed(note: Note, key: NoteKey) -> bool:
 
 
 def check_key_not_replaced(state: LogState, note: Note) -> None:
-    """Raise if a replaced key signed the head, which is then an old head or a forgery with a stolen key."""
+    """Raise if a key that was replaced signed the head: it is an old head, or forged with a stolen key."""
     for change in state.key_changes:
         if not is_note_signed(note, NoteKey(name=state.log_id, key=change.old)):
             continue
@@ -298,7 +298,7 @@ def list_expected_key_changes(
         return state, pending_changes
     keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
     if not earlier_changes or state.key not in keys:
-        return state, ()  # the known key must have signed the head
+        return state, ()  # there is no rotation, so the known key must have signed the head
     # Each key change is signed by both keys, so a follower may start with any key of the log.
     return replace(state, key=earlier_changes[0].old), earlier_changes
 
@@ -308,7 +308,7 @@ def _starts_from_current_key(state: LogState, pending_changes: Sequence[KeyChang
 
 
 def apply_key_change(state: LogState, change: KeyChange) -> LogState:
-    """Return the state after a key change was found in the log."""
+    """Return the state with the new key, after its key change was found in the log."""
     return replace(state, key=change.new, key_changes=(*state.key_changes, _to_logged_change(change)))
 
 
@@ -328,7 +328,7 @@ class LoggedPointer(Record):
 
     seq: int
     root_cid: str | None
-    """None if the pointer was removed."""
+    """The root CID of the bundle that the channel points to; None if the pointer was removed."""
     descriptor_cid: str | None
     reason: str | None = None
     """The reason of a yank; None for other events."""
@@ -343,7 +343,7 @@ class LoggedKeyChange(Record):
 
 
 class LogState(Record):
-    """The state of a follower: the verified edge of the log, and the latest event of each channel."""
+    """The saved state of a follower: the verified Merkle frontier of the log, and the latest event of each channel."""
 
     log_id: str
     key: PublicKey
@@ -354,7 +354,7 @@ class LogState(Record):
     checkpoint: str = ""
     """The last verified checkpoint note, kept as evidence."""
     pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
-    """By tool and channel."""
+    """The latest events, by tool and channel."""
 
     def find_pointer(self, tool: str, channel: str) -> LoggedPointer | None:
         """Return the latest event of a channel; None if there is none."""
@@ -395,7 +395,7 @@ def encode_log_state(state: LogState) -> bytes:
 
 
 def parse_log_state(data: bytes) -> LogState:
-    """Parse a saved state. Raises LOG_STATE_CORRUPT for a damaged file: without it, a rewritten log is not detected."""
+    """Parse a saved state. Raises LOG_STATE_CORRUPT for a damaged file, since starting over could hide a rewrite."""
     try:
         document = strict_json.parse_json(data, LOG_STATE_LIMITS)
     except PinwardenError as err:

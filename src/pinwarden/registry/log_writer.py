@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PointerChange(Record):
-    """A channel's new version; None removes the pointer."""
+    """The new version of a channel. None as the version removes the pointer."""
 
     tool: str
     channel: str

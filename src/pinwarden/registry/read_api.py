@@ -1,4 +1,4 @@
-"""The files that a registry serves, by path, for the HTTP server and the static export; and tool search."""
+"""Find the file of a registry at a path, for the HTTP server and the static export. Also searches tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 FOREVER, BRIEFLY, NEVER = "forever", "briefly", "never"
-"""How long clients may cache a file."""
+"""The HTTP cache policy of a file."""
 _NAME = r"([a-z0-9._-]{1,214})"
 _CID = r"(b[a-z2-7]{58})"
 _VERSION = r"([0-9A-Za-z.+-]{1,100})"
@@ -228,7 +228,7 @@ _PAGE = 50
 
 
 def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, Any]:
-    """One page of tools whose name or description contains the text."""
+    """Return one page of tools whose name or description contains the text."""
     with registry.database.transaction() as transaction:
         names = publications.page_tools(transaction, search=text, after=after, limit=_PAGE + 1)
         tools = [_build_search_result(transaction, name) for name in names[:_PAGE]]

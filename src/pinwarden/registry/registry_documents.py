@@ -18,7 +18,7 @@ VERSION_SIGNED_FIELDS = (
     *("/schema_version", "/tool", "/version", "/namespace", "/root_cid", "/descriptor_cid", "/archive", "/surface"),
     *("/published_at_utc", "/published_by", "/log_index"),
 )
-"""The members that never change. The registry signs them, so that a mirror cannot alter them."""
+"""The members of a version that never change. The registry signs them, so that a mirror cannot alter them."""
 IDENTITY_SCHEMA = f"{_SCHEMAS}.identity.v1"
 
 
@@ -44,14 +44,14 @@ class PublishedVersion(Record):
     published_at: str
     published_by: str
     seq: int
-    """The index of its event in the log."""
+    """The log index of the event that published the version."""
     yanked: str | None = None
-    """The reason if the version is yanked."""
+    """The reason of the yank; None if the version is not yanked."""
     attestations: tuple[str, ...] = ()
 
 
 def version_to_json(version: PublishedVersion) -> dict[str, Any]:
-    """The document."""
+    """Convert a published version to its JSON document."""
     return {
         "schema_version": VERSION_SCHEMA,
         "tool": version.tool,
@@ -124,7 +124,7 @@ class RegistryIdentity(Record):
 
     name: str
     log_id: str
-    """The origin of its log."""
+    """The origin of the registry's log, as in its checkpoints."""
     key: PublicKey
 
     @property
@@ -134,7 +134,7 @@ class RegistryIdentity(Record):
 
 
 def identity_to_json(identity: RegistryIdentity) -> dict[str, Any]:
-    """The document."""
+    """Convert the identity of a registry to its JSON document."""
     return {
         "schema_version": IDENTITY_SCHEMA,
         "name": identity.name,

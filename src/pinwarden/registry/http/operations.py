@@ -20,7 +20,7 @@ _SLOWEST_UPLOAD = 400 * 1024  # bytes per second; the largest archive takes elev
 
 
 class WriteOperation(Record):
-    """One write operation."""
+    """One write operation of the HTTP API, with its limits."""
 
     name: str
     method: str

@@ -111,12 +111,12 @@ def _forward_uvicorn_log(log: ServiceLog) -> None:
 
 
 HEADER_TIMEOUT_SECONDS = 20.0
-"""Time for request headers to arrive, and for the rest of a body after its response."""
+"""Seconds for request headers to arrive, and for the rest of a request body after its response was sent."""
 WRITE_TIMEOUT_SECONDS = 60.0
-"""Time for a client to read any part of a pending response."""
+"""Seconds in which a client must read some part of a pending response."""
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 32
-"""Pipelined requests per connection."""
+"""The maximum number of pipelined requests per connection."""
 
 
 class _ConnectionLimits:
@@ -172,7 +172,7 @@ def _cancel_timer(timer: TimerHandle | None) -> TimerHandle | None:
 
 
 class _BoundedH11(_ConnectionLimits, H11Protocol):
-    """h11 limits headers itself (``h11_max_incomplete_event_size``)."""
+    """uvicorn's h11 protocol with limits. h11 limits the size of headers itself (``h11_max_incomplete_event_size``)."""
 
 
 def build_bounded_protocol() -> type[Any]:
@@ -183,7 +183,7 @@ def build_bounded_protocol() -> type[Any]:
         return _BoundedH11
 
     class BoundedHttpTools(_ConnectionLimits, HttpToolsProtocol):
-        """httptools accepts headers of any size, so they are counted here."""
+        """Count the bytes of the headers, because httptools accepts headers of any size."""
 
         _header_bytes: int | None = None
 

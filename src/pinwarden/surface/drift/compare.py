@@ -165,7 +165,7 @@ _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 def compare_server_info(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
     """Compare serverInfo, capabilities and instructions.
 
-    If ``before`` is None, because they were not recorded at approval, only text for the model is reported.
+    If ``before`` is None, because the approval did not record these members, only text for the model is reported.
     """
     if after is None:
         return

@@ -1,4 +1,4 @@
-"""The base of the interpreter: the program, budgets, and recording of findings."""
+"""The base class of the interpreter's mixins, which has the analysed program, the limits and the findings."""
 
 from __future__ import annotations
 

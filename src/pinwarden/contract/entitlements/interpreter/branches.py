@@ -112,7 +112,7 @@ class Branches(Annotations):
         return True
 
     def evaluate_condition(self, node: ast.expr, frame: PythonFrame) -> bool | None:
-        """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
+        """Evaluate a condition by the texts that the caller passed. Returns None if they do not determine it."""
         if isinstance(node, ast.Compare):
             return self._evaluate_comparison(node, frame)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -306,7 +306,7 @@ class Expressions(Containers):
         return self.evaluate(node.body, frame) | self.evaluate(node.orelse, frame)
 
     def evaluate_condition(self, node: ast.expr, frame: PythonFrame) -> bool | None:
-        """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
+        """Evaluate a condition by the texts that the caller passed. Returns None if they do not determine it."""
         raise NotImplementedError
 
     # Functions, comprehensions and generators

@@ -31,7 +31,7 @@ MAX_TOTAL_RUNS = 5_000
 def compute_max_combinations(activations: int) -> int:
     """Return how many argument combinations of one function are analysed separately; further ones are merged.
 
-    The larger the program, the coarser the analysis, so that the time stays proportional.
+    The larger the program, the coarser the analysis, so that its time stays proportional to the size of the program.
     """
     return 64 if activations < 1000 else 16 if activations < 2000 else 4 if activations < 4000 else 0
 
