@@ -48,7 +48,7 @@ _REMEDIES = {
     "file_hash_present": "Ask the author to declare the bundle's fileSha256.",
     "package_pin": "Ask the author for an exact version instead of a range or tag.",
 }
-_RELOCK = "in the client's configuration, then lock it again with pinwarden init --accept NAME."
+_RELOCK = "in the client's configuration, then approve it again with pinwarden approve NAME."
 _CONFIG_REMEDIES = {
     "insecure_remote": f"Use an https URL {_RELOCK}",
     "invalid_remote_url": f"Correct the URL {_RELOCK}",

@@ -146,8 +146,7 @@ def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> s
     """The hint for a server that is locked, but not for the named client."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
-        hint = "Lock a configured server with pinwarden init --accept NAME; pinwarden status shows the locked ones."
-        return hint if command == "approve" else None
+        return None
     servers = group_servers_by_name(named)[name]
     clients = ", ".join(entry.client for entry in named)
     return f"It is locked for {clients}: {_build_client_command(command, name, servers[0])}"

@@ -130,9 +130,7 @@ def refuse_unknown_names(
             clients = ", ".join(dict.fromkeys(client for other in others for client in other.clients))
             hint = f"It is there for {clients}: pinwarden approve {shlex.quote(name[:120])}"
             raise PinwardenError("SERVER_NOT_LOCKED", f"{name[:120]!a} is not there for {client[:40]!a}", hint=hint)
-        raise not_locked_error(
-            entries, name, "No client's file has it either; pinwarden list shows the locked servers."
-        )
+        raise not_locked_error(entries, name, "No client's file has it either; pinwarden status shows the servers.")
 
 
 def _read_entries(project: Project) -> Sequence[Entry]:
