@@ -19,6 +19,7 @@ from pinwarden.core.record import replace
 from pinwarden.project.approve import (
     Approval,
     apply_change,
+    describe_unchanged,
     list_config_changes,
     prepare_approval,
     prepare_server,
@@ -100,6 +101,9 @@ def render_approval(approval: Approval, *, full: bool = False) -> str:
     if approval.is_first:
         changes = render_changes(approval.changes, full=full) if approval.changes else ""
         return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, full=full)
+    if not approval.changes and not warnings:
+        sentence = describe_unchanged(approval)
+        return wrap(f"{sentence[:1].upper()}{sentence[1:]}.")
     return render_changes_with_warnings(approval.changes, warnings, full=full)
 
 

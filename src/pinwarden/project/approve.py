@@ -292,6 +292,14 @@ def summarize_approved(approval: Approval, approver: Approver) -> str:
     return f"{approval.server.name}: {changes}approved by {approver.by}{covered}"
 
 
+def describe_unchanged(approval: Approval) -> str:
+    """What is left to approve if the surface did not change: another release, or other clients."""
+    release = find_earlier_release(approval.server)
+    if release is not None:
+        return f"its surface is as approved for {release}; approve it for this release too"
+    return f"its surface is as approved already; approve it for {', '.join(approval.server.clients)}"
+
+
 def build_failure_report(server: str, err: PinwardenError) -> Report:
     """The report of a server that could not be read or approved, next to others that could."""
     row = Row(
@@ -356,7 +364,6 @@ def _summarize(approval: Approval, hint: str) -> str:
     if approval.is_first:
         count = sum(1 for _ in approval.surface.all_items())
         return f"{name}: {plural(count, 'item')} to approve for the first time{to_approve}"
-    release = find_earlier_release(approval.server)
-    if not approval.changes and release is not None:
-        return f"{name}: its surface is as approved for {release}; approve it for this release too{to_approve}"
+    if not approval.changes:
+        return f"{name}: {describe_unchanged(approval)}{to_approve}"
     return f"{name}: {plural(len(approval.changes), 'change')} to approve{to_approve}"

@@ -264,7 +264,7 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
 def _print_approval(approval: Approval, report: Report, *, full: bool) -> None:
     from pinwarden.cli.approvals import render_approval
 
-    if not approval.is_unchanged:
+    if approval.changes or approval.is_first:
         sys.stdout.write(render_approval(approval, full=full))
     emit(replace(report, rows=()), "text")
 
