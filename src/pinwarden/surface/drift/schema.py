@@ -59,14 +59,16 @@ def _compare_present_schemas(position: SchemaPosition, before: Any, after: Any) 
 
 def _compare_boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
     if not isinstance(before, dict | bool) or not isinstance(after, dict | bool):
-        return position.neutral_change("keyword_changed", before, after)
+        return position.build_neutral_change("keyword_changed", before, after)
     if _accepts_everything(before) and _accepts_everything(after):
-        return position.neutral_change("same_meaning", before, after)
+        return position.build_neutral_change("same_meaning", before, after)
     if after is False:
-        return position.narrowing_change("schema_tightened", before, after)
+        return position.build_narrowing_change("schema_tightened", before, after)
     if _accepts_everything(before):
-        return position.narrowing_change("schema_tightened" if is_textless(after) else "subschema_added", before, after)
-    return position.widening_change("schema_loosened", before, after, textless=is_textless(after))
+        return position.build_narrowing_change(
+            "schema_tightened" if is_textless(after) else "subschema_added", before, after
+        )
+    return position.build_widening_change("schema_loosened", before, after, textless=is_textless(after))
 
 
 def _accepts_everything(schema: Any) -> bool:
@@ -89,18 +91,18 @@ def _compare_named_schemas(position: SchemaPosition, before: Schema, after: Sche
 
 def _compare_schemas_by_name(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
     if not all(side is ABSENT or isinstance(side, dict) for side in (old, new)):
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
         return
     old_schemas = old if isinstance(old, dict) else {}
     new_schemas = new if isinstance(new, dict) else {}
     if not old_schemas and not new_schemas:
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     for name in old_schemas | new_schemas:
         inner = position.child(name)
         if name not in old_schemas:
-            yield inner.neutral_change(kinds[0], ABSENT, new_schemas[name])
+            yield inner.build_neutral_change(kinds[0], ABSENT, new_schemas[name])
         elif name not in new_schemas:
-            yield inner.neutral_change(kinds[1], old_schemas[name], ABSENT)
+            yield inner.build_neutral_change(kinds[1], old_schemas[name], ABSENT)
         else:
             yield from _compare_present_schemas(inner, old_schemas[name], new_schemas[name])
 
@@ -117,14 +119,14 @@ def _compare_single_schema(position: SchemaPosition, before: Schema, after: Sche
     elif new is ABSENT:
         kind = "same_meaning" if _accepts_everything(old) else "subschema_removed"
         yield (
-            position.neutral_change(kind, old, new)
+            position.build_neutral_change(kind, old, new)
             if _accepts_everything(old)
-            else position.widening_change(kind, old, new)
+            else position.build_widening_change(kind, old, new)
         )
     elif _accepts_everything(new):
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     else:
-        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
+        yield position.build_narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
 
 
 def _compare_item_lists(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
@@ -132,7 +134,7 @@ def _compare_item_lists(position: SchemaPosition, old: list[Any], new: Any) -> I
     if isinstance(new, list):
         yield from _compare_schemas_by_index(position, old, new)
     else:
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
 
 
 def _compare_prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -140,18 +142,18 @@ def _compare_prefix_items(position: SchemaPosition, before: Schema, after: Schem
     if all(side is ABSENT or isinstance(side, list) for side in (old, new)):
         yield from _compare_schemas_by_index(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
     else:
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
 
 
 def _compare_schemas_by_index(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
     if not old and not new:
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     for index in range(max(len(old), len(new))):
         inner = position.child(index)
         if index >= len(old):
-            yield inner.neutral_change("subschema_added", ABSENT, new[index])
+            yield inner.build_neutral_change("subschema_added", ABSENT, new[index])
         elif index >= len(new):
-            yield inner.neutral_change("subschema_removed", old[index], ABSENT)
+            yield inner.build_neutral_change("subschema_removed", old[index], ABSENT)
         else:
             yield from _compare_present_schemas(inner, old[index], new[index])
 
@@ -160,17 +162,17 @@ def _compare_unnamed_members(position: SchemaPosition, before: Schema, after: Sc
     """Compare keywords such as ``additionalProperties``. Without them, all members and elements are accepted."""
     old, new = get_keyword_values(position, before, after)
     if _accepts_everything(old) and _accepts_everything(new):
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     elif new is False and (_accepts_everything(old) or isinstance(old, dict)):
-        yield position.narrowing_change(_choose_closing_kind(position, old, after), old, new)
+        yield position.build_narrowing_change(_choose_closing_kind(position, old, after), old, new)
     elif _accepts_everything(old) and isinstance(new, dict):
-        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
+        yield position.build_narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
     elif old is False and new is ABSENT and position.new_schema_generator:
-        yield position.widening_change("additional_properties_unstated", old, new)
+        yield position.build_widening_change("additional_properties_unstated", old, new)
     elif isinstance(old, dict) and isinstance(new, dict) and new:
         yield from _compare_present_schemas(position, old, new)
     else:
-        yield position.widening_change("additional_properties_opened", old, new, textless=is_textless(new))
+        yield position.build_widening_change("additional_properties_opened", old, new, textless=is_textless(new))
 
 
 def _choose_closing_kind(position: SchemaPosition, old: Any, after: Schema) -> str:
@@ -189,9 +191,9 @@ def _choose_closing_kind(position: SchemaPosition, old: Any, after: Schema) -> s
 def _compare_negations(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     if old is ABSENT:
-        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
+        yield position.build_narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield position.widening_change("subschema_removed", old, new)
+        yield position.build_widening_change("subschema_removed", old, new)
     else:
         yield from _compare_present_schemas(position.with_direction(-1), old, new)
 
@@ -199,7 +201,7 @@ def _compare_negations(position: SchemaPosition, before: Schema, after: Schema) 
 def _compare_conditions(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     if old is ABSENT or new is ABSENT:
-        yield position.neutral_change("condition_changed", old, new)
+        yield position.build_neutral_change("condition_changed", old, new)
     else:
         yield from _compare_present_schemas(position.with_direction(0), old, new)
 
@@ -222,11 +224,11 @@ def _compare_branches(
 ) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
     elif old is ABSENT:
-        yield position.narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
+        yield position.build_narrowing_change("schema_tightened" if is_textless(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield position.widening_change("subschema_removed", old, new)
+        yield position.build_widening_change("subschema_removed", old, new)
     else:
         yield from _compare_branch_lists(position, old, new, kinds)
 
@@ -236,15 +238,17 @@ def _compare_branch_lists(
 ) -> Iterator[Change]:
     removed, added = _find_unmatched_indexes(old, new), _find_unmatched_indexes(new, old)
     if not removed and not added:
-        yield position.neutral_change("order_changed", old, new)
+        yield position.build_neutral_change("order_changed", old, new)
     pairs = min(len(removed), len(added))
     for old_index, new_index in zip(removed[:pairs], added[:pairs], strict=True):
         yield from _compare_present_schemas(position.child(new_index), old[old_index], new[new_index])
     for index in added[pairs:]:
-        yield position.child(index).widening_change(kinds[0], ABSENT, new[index], textless=is_textless(new[index]))
+        yield position.child(index).build_widening_change(
+            kinds[0], ABSENT, new[index], textless=is_textless(new[index])
+        )
     for index in removed[pairs:]:
         inner = position.child(index)
-        make_change = inner.narrowing_change if kinds[1] == "alternative_removed" else inner.widening_change
+        make_change = inner.build_narrowing_change if kinds[1] == "alternative_removed" else inner.build_widening_change
         yield make_change(kinds[1], old[index], ABSENT)
 
 

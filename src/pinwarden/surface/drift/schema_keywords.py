@@ -91,11 +91,11 @@ class SchemaPosition(Record):
         """Return this position with the direction multiplied by ``factor``: -1 reverses it, 0 makes it unknown."""
         return replace(self, direction=self.direction * factor)
 
-    def neutral_change(self, kind: str, before: Any, after: Any) -> Change:
+    def build_neutral_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change whose kind does not depend on the direction."""
         return self.location.build_change(kind, before, after)
 
-    def widening_change(self, kind: str, before: Any, after: Any, *, textless: bool = False) -> Change:
+    def build_widening_change(self, kind: str, before: Any, after: Any, *, textless: bool = False) -> Change:
         """Build a change after which this part of the schema accepts more values.
 
         ``textless`` says that the new part has no text that a model could follow. Numbers, booleans and removals never
@@ -106,7 +106,7 @@ class SchemaPosition(Record):
         kinds = {1: kind, -1: kind_under_not if textless else "subschema_added", 0: "condition_changed"}
         return self.location.build_change(kinds[self.direction], before, after)
 
-    def narrowing_change(self, kind: str, before: Any, after: Any) -> Change:
+    def build_narrowing_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change after which this part of the schema accepts fewer values."""
         if not self.is_input and kind in _NARROWING:
             kind = "result_narrowed"
@@ -185,13 +185,13 @@ def _compare_references(position: SchemaPosition, before: Schema, after: Schema)
     if is_remote(new) and new not in position.location.approved.references:
         yield position.location.build_change("remote_reference", old, new, ignored=_DESTINATION)
     else:
-        yield position.neutral_change("reference_changed", old, new)
+        yield position.build_neutral_change("reference_changed", old, new)
 
 
 def _compare_headers(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Compare ``x-mcp-header``, which makes the client send the argument also as an HTTP header."""
     old, new = get_keyword_values(position, before, after)
-    yield position.neutral_change("keyword_changed" if new is ABSENT else "header_exposed", old, new)
+    yield position.build_neutral_change("keyword_changed" if new is ABSENT else "header_exposed", old, new)
 
 
 def _compare_upper_bounds(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -205,19 +205,19 @@ def _compare_lower_bounds(position: SchemaPosition, before: Schema, after: Schem
 def _compare_bounds(position: SchemaPosition, before: Schema, after: Schema, sign: int) -> Change:
     old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        return position.neutral_change("keyword_changed", old, new)
+        return position.build_neutral_change("keyword_changed", old, new)
     is_minimum_size = position.location.member in _MINIMUM_SIZES
     if is_minimum_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
-        return position.neutral_change("same_meaning", old, new)
+        return position.build_neutral_change("same_meaning", old, new)
     if new is ABSENT:
-        return position.widening_change("bound_removed", old, new)
+        return position.build_widening_change("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
-        return position.widening_change("bound_loosened", old, new)
+        return position.build_widening_change("bound_loosened", old, new)
     if is_minimum_size:
-        return position.narrowing_change("more_demanded", old, new)
+        return position.build_narrowing_change("more_demanded", old, new)
     if _keeps_choice(position.location.member, after, new * sign):
-        return position.narrowing_change("size_limited", old, new)
-    return position.narrowing_change("bound_added" if old is ABSENT else "bound_tightened", old, new)
+        return position.build_narrowing_change("size_limited", old, new)
+    return position.build_narrowing_change("bound_added" if old is ABSENT else "bound_tightened", old, new)
 
 
 def _keeps_choice(keyword: str, schema: Schema, limit: Any) -> bool:
@@ -238,29 +238,29 @@ def _compare_multiples(position: SchemaPosition, before: Schema, after: Schema) 
     """Compare ``multipleOf``. If the new number is a multiple of the old one, fewer values are accepted."""
     old, new = get_keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
     elif old is ABSENT:
-        yield position.narrowing_change("bound_added", old, new)
+        yield position.build_narrowing_change("bound_added", old, new)
     elif new is ABSENT:
-        yield position.widening_change("bound_removed", old, new)
+        yield position.build_widening_change("bound_removed", old, new)
     elif type(old) is int and type(new) is int and old > 0 and new % old == 0:
-        yield position.narrowing_change("bound_tightened", old, new)
+        yield position.build_narrowing_change("bound_tightened", old, new)
     else:
-        yield position.widening_change("bound_loosened", old, new)
+        yield position.build_widening_change("bound_loosened", old, new)
 
 
 def _compare_unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     was_unique, is_unique = old is True, new is True
     if not all(side is ABSENT or type(side) is bool for side in (old, new)):
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
     elif was_unique == is_unique:
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     elif is_unique:
         # If a list needs several elements and all must differ, perhaps only one list is possible.
-        yield position.narrowing_change("bound_added" if _requires_several(after) else "size_limited", old, new)
+        yield position.build_narrowing_change("bound_added" if _requires_several(after) else "size_limited", old, new)
     else:
-        yield position.widening_change("bound_removed", old, new)
+        yield position.build_widening_change("bound_removed", old, new)
 
 
 def _requires_several(schema: Schema) -> bool:
@@ -271,20 +271,20 @@ def _requires_several(schema: Schema) -> bool:
 def _compare_enums(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     if old is ABSENT and isinstance(new, list):
-        yield position.narrowing_change("values_prescribed", old, new)
+        yield position.build_narrowing_change("values_prescribed", old, new)
     elif new is ABSENT:
-        yield position.widening_change("enum_removed", old, new)
+        yield position.build_widening_change("enum_removed", old, new)
     elif not isinstance(old, list) or not isinstance(new, list):
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
     else:
         approved, offered = set(map(json_identity, old)), set(map(json_identity, new))
         if offered == approved:
-            yield position.neutral_change("order_changed", old, new)
+            yield position.build_neutral_change("order_changed", old, new)
         elif offered < approved:
-            yield position.narrowing_change("enum_shrunk", old, new)
+            yield position.build_narrowing_change("enum_shrunk", old, new)
         else:
             added = [value for value in new if json_identity(value) not in approved]
-            yield position.widening_change("enum_grown", old, new, textless=all(map(_is_textless_value, added)))
+            yield position.build_widening_change("enum_grown", old, new, textless=all(map(_is_textless_value, added)))
 
 
 def _is_textless_value(value: Any) -> bool:
@@ -294,13 +294,13 @@ def _is_textless_value(value: Any) -> bool:
 def _compare_constants(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     old, new = get_keyword_values(position, before, after)
     if new is ABSENT:
-        yield position.widening_change("constant_removed", old, new)
+        yield position.build_widening_change("constant_removed", old, new)
     elif old is not ABSENT:
-        yield position.neutral_change("constant_changed", old, new)
+        yield position.build_neutral_change("constant_changed", old, new)
     elif _was_in_enum(before, new):
-        yield position.narrowing_change("enum_shrunk", old, new)
+        yield position.build_narrowing_change("enum_shrunk", old, new)
     else:
-        yield position.narrowing_change("values_prescribed", old, new)
+        yield position.build_narrowing_change("values_prescribed", old, new)
 
 
 def _was_in_enum(before: Schema, value: Any) -> bool:
@@ -312,11 +312,11 @@ def _compare_patterns(position: SchemaPosition, before: Schema, after: Schema) -
     """Compare keywords for the format of a string: pattern, format, encoding, media type."""
     old, new = get_keyword_values(position, before, after)
     if old is ABSENT:
-        yield position.narrowing_change("values_prescribed", old, new)
+        yield position.build_narrowing_change("values_prescribed", old, new)
     elif new is ABSENT:
-        yield position.widening_change("pattern_removed", old, new)
+        yield position.build_widening_change("pattern_removed", old, new)
     else:
-        yield position.neutral_change("pattern_changed", old, new)
+        yield position.build_neutral_change("pattern_changed", old, new)
 
 
 def _compare_types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -324,21 +324,21 @@ def _compare_types(position: SchemaPosition, before: Schema, after: Schema) -> I
     old, new = get_keyword_values(position, before, after)
     old_types, new_types = _parse_types(old), _parse_types(new)
     if old_types is None or new_types is None:
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
     elif old_types == new_types:
-        yield position.neutral_change(
+        yield position.build_neutral_change(
             "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
         )
     elif new_types < old_types and _has_only_types(before, new_types):
-        yield position.neutral_change("same_meaning", old, new)
+        yield position.build_neutral_change("same_meaning", old, new)
     elif new_types < old_types:
-        yield position.narrowing_change("type_narrowed", old, new)
+        yield position.build_narrowing_change("type_narrowed", old, new)
     elif new is ABSENT:
-        yield position.widening_change("type_removed", old, new)
+        yield position.build_widening_change("type_removed", old, new)
     elif old_types < new_types:
-        yield position.widening_change("type_grown", old, new, textless=True)
+        yield position.build_widening_change("type_grown", old, new, textless=True)
     else:
-        yield position.neutral_change("type_changed", old, new)
+        yield position.build_neutral_change("type_changed", old, new)
 
 
 def _has_only_types(schema: Schema, names: frozenset[str]) -> bool:
@@ -363,24 +363,24 @@ def _compare_required(position: SchemaPosition, before: Schema, after: Schema) -
     old, new = get_keyword_values(position, before, after)
     old_names, new_names = _parse_names(old), _parse_names(new)
     if old_names is None or new_names is None:
-        yield position.neutral_change("keyword_changed", old, new)
+        yield position.build_neutral_change("keyword_changed", old, new)
         return
     gained, lost = new_names - old_names, old_names - new_names
     if not gained and not lost:
-        yield position.neutral_change("order_changed" if old_names else "same_meaning", old, new)
+        yield position.build_neutral_change("order_changed" if old_names else "same_meaning", old, new)
         return
     lost -= _list_property_names(before) - _list_property_names(after)
     if gained and lost:
-        yield position.neutral_change("required_changed", old, new)
+        yield position.build_neutral_change("required_changed", old, new)
     elif lost:
-        yield position.widening_change(
+        yield position.build_widening_change(
             "parameter_optional" if position.is_input else "promise_dropped", old, new, textless=True
         )
     elif gained and position.is_input:
-        yield position.narrowing_change("parameter_required", old, new)
+        yield position.build_narrowing_change("parameter_required", old, new)
     elif gained:
         # A required name without a property is only text, and says nothing about results.
-        yield position.narrowing_change(
+        yield position.build_narrowing_change(
             "result_promised" if gained <= _list_property_names(after) else "required_changed", old, new
         )
 
