@@ -201,16 +201,16 @@ class TestDiff:
 
 
 class TestScan:
-    def test_poisoned_text_is_named_and_does_not_fail_by_itself(self, tmp_path: Path) -> None:
+    def test_poisoned_text_is_named_and_fails_the_scan(self, tmp_path: Path) -> None:
         file = listing(tmp_path / "a.json", POISONED)
         outcome = pinwarden("scan", file)
-        assert outcome.code == 0
+        assert outcome.code == 1
         assert outcome.out.startswith("warning   tool search  /description")
-        assert pinwarden("scan", file, "--fail-on-warning").code == 1
 
     def test_a_harmless_server_has_no_warning(self) -> None:
         report = json.loads(pinwarden("scan", NEW, "--format", "json").out)
         assert report["counts"]["warning"] == 0
 
-    def test_nothing_to_scan_is_a_usage_error(self) -> None:
-        assert pinwarden("scan").code == 2
+    def test_without_configured_servers_there_is_nothing_to_scan(self, tmp_path: Path) -> None:
+        outcome = pinwarden("scan", cwd=tmp_path, env={"HOME": str(tmp_path)})
+        assert (outcome.code, "no MCP servers are configured" in outcome.out) == (0, True)

@@ -77,7 +77,17 @@ def scan() -> Schema:
             "excerpt": TEXT,
         }
     )
-    body = exactly({"findings": array(finding), "counts": exactly(dict.fromkeys(severities, COUNT))})
+    scanned = exactly(
+        {"server": TEXT, "state": one_of(("scanned",)), "tools": COUNT, "warnings": COUNT, "notes": COUNT}
+    )
+    unscanned = exactly({"server": TEXT, "state": one_of(("failed", "skipped")), "reason": TEXT})
+    body = exactly(
+        {
+            "findings": array(finding),
+            "counts": exactly(dict.fromkeys(severities, COUNT)),
+            "servers": array({"oneOf": [scanned, unscanned]}),
+        }
+    )
     return output("scan", body, "Text that may try to manipulate the model.")
 
 

@@ -122,9 +122,25 @@ def load_surface(name: str, args: Namespace) -> Surface:
     """The surface that the user named: from a file, or from the live server."""
     from pinwarden.surface.surface import parse_surface_or_listing
 
-    if name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir():
+    if is_file(name):
         return _parse_file(name, parse_surface_or_listing)
     return probe_target(name, parse_target(name, args), args, typed=is_url(name))
+
+
+def load_file_targets(name: str) -> dict[str, Target]:
+    """The servers of a client configuration that the user named, by name; empty if the file is none."""
+    from pinwarden.clients.config import parse_targets
+    from pinwarden.clients.documents import read_document
+
+    try:
+        return _parse_file(name, lambda data: parse_targets(read_document(data, name)))
+    except PinwardenError:
+        return {}
+
+
+def is_file(name: str) -> bool:
+    """Whether the user named a file, not a URL or a server."""
+    return name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir()
 
 
 def is_url(name: str) -> bool:

@@ -45,6 +45,13 @@ class Row(Record):
     column: int | None = None
 
 
+class ReportTable(Record):
+    """A short table at the end of a report for people."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 class Report(Record):
     """The result of one command."""
 
@@ -58,6 +65,7 @@ class Report(Record):
     """Remarks that are not findings, for example a comparison that was skipped."""
     details: tuple[str, ...] = ()
     """Remarks about what has not changed since the last run. Text output counts them, and lists them if verbose."""
+    table: ReportTable | None = None
     next_command: str | None = None
     """The command that a user runs next, complete and quoted for a shell."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)

@@ -61,6 +61,13 @@ def choose_after_proof(*, pinned: bool, refused: Sequence[str], failed: Sequence
     return "pinwarden fetch" if pinned else None
 
 
+def choose_after_scan(warned: Sequence[str], *, locked: bool) -> str:
+    """The next command after ``pinwarden scan`` of all configured servers."""
+    if warned:
+        return f"pinwarden inspect {quote_name(warned[0])} --allow-execute"
+    return CHECK_LIVE if locked else CHOOSE_CONFIGS
+
+
 def has_all_bytes(lock: Lock | None) -> bool:
     """Whether the bytes of all packages and images in a lock are pinned. Nothing else has bytes to pin."""
     for entry in lock.entries if lock is not None else ():

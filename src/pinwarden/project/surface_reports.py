@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core import strict_json
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.record import as_dict
-from pinwarden.core.report import Report, Row, collect_kind_reasons
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.core.record import Record, as_dict
+from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row, collect_kind_reasons, plural
 from pinwarden.surface.drift.changes import CHANGE_KINDS, build_change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.interop import compute_surface_digests
 from pinwarden.surface.scan.scan import ScanFinding, find_new_warnings, scan
-from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
+from pinwarden.surface.surface import ITEM_KINDS, TOOL, Surface, encode_surface
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
@@ -40,25 +40,79 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
     )
 
 
-def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
+class UnscannedServer(Record):
+    """A server whose text is unknown: it failed, or the user did not want it to be started or contacted."""
+
+    name: str
+    reason: str
+    failed: bool
+
+
+def scan_surfaces(surfaces: Mapping[str, Surface], unscanned: Sequence[UnscannedServer] = ()) -> Report:
     """Return the report of ``pinwarden scan``. If there are several servers, each is also compared with the others."""
     findings: list[tuple[str, ScanFinding]] = []
     for name, surface in surfaces.items():
-        other_servers = [(other, surface) for other, surface in surfaces.items() if other != name]
-        findings += [(name, finding) for finding in scan(surface, other_servers)]
-    warnings = sum(finding.severity == "warning" for _, finding in findings)
+        neighbours = [(other, surface) for other, surface in surfaces.items() if other != name]
+        findings += [(name, finding) for finding in scan(surface, neighbours)]
     counts: Counter[str] = Counter(finding.severity for _, finding in findings)
-    show_server = len(surfaces) > 1
+    failed = [server for server in unscanned if server.failed]
+    several = len(surfaces) + len(unscanned) > 1
+    servers = [*_count_findings(surfaces, findings), *map(_unscanned_to_json, unscanned)]
     return Report(
         command="scan",
         subject=", ".join(surfaces),
-        summary=_summarize_scan(counts, len(surfaces)),
-        exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
-        rows=tuple(build_scan_row(finding, name if show_server else "") for name, finding in findings),
+        summary=_summarize_scan(findings, len(surfaces), unscanned),
+        exit_code=EXIT_REFUSED if counts["warning"] else EXIT_UNCHECKED if failed else EXIT_CLEAN,
+        rows=(
+            *(_build_unscanned_row(server) for server in failed),
+            *(build_scan_row(finding, name if several else "") for name, finding in findings),
+        ),
+        table=_build_scan_table(servers) if several else None,
         facts={
             "findings": [{"server": name, **as_dict(finding)} for name, finding in findings],
             "counts": {"warning": counts["warning"], "info": counts["info"]},
+            "servers": servers,
         },
+    )
+
+
+def _count_findings(
+    surfaces: Mapping[str, Surface], findings: Sequence[tuple[str, ScanFinding]]
+) -> Iterator[dict[str, Any]]:
+    for name, surface in surfaces.items():
+        severities = [finding.severity for server, finding in findings if server == name]
+        yield {
+            "server": name,
+            "state": "scanned",
+            "tools": len(surface.items_of_kind(TOOL)),
+            "warnings": severities.count("warning"),
+            "notes": severities.count("info"),
+        }
+
+
+def _unscanned_to_json(server: UnscannedServer) -> dict[str, Any]:
+    return {"server": server.name, "state": "failed" if server.failed else "skipped", "reason": server.reason}
+
+
+def _build_unscanned_row(server: UnscannedServer) -> Row:
+    return Row(
+        code=COULD_NOT_CHECK, severity="review", entity="server", name=server.name, path="", message=server.reason
+    )
+
+
+def _build_scan_table(servers: Sequence[Mapping[str, Any]]) -> ReportTable:
+    results = {"failed": "could not be scanned", "skipped": "skipped"}
+    return ReportTable(
+        headings=("server", "tools", "warnings", "result"),
+        rows=tuple(
+            (
+                server["server"],
+                str(server.get("tools", "-")),
+                str(server.get("warnings", "-")),
+                results.get(server["state"]) or ("see the warnings" if server["warnings"] else "nothing suspicious"),
+            )
+            for server in servers
+        ),
     )
 
 
@@ -140,11 +194,20 @@ def _format_digest(surface: Surface) -> str | None:
     return str(surface.digest) if surface.digest else None
 
 
-def _summarize_scan(counts: Mapping[str, int], servers: int) -> str:
-    where = f" in {servers} servers" if servers > 1 else ""
-    if not sum(counts.values()):
-        return f"nothing suspicious found{where}"
-    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{where} (advisory)"
+def _summarize_scan(
+    findings: Sequence[tuple[str, ScanFinding]], servers: int, unscanned: Sequence[UnscannedServer]
+) -> str:
+    over = f" in {plural(servers, 'server')}" if servers != 1 or unscanned else ""
+    failed = sum(server.failed for server in unscanned)
+    skipped = len(unscanned) - failed
+    missing = [f"{failed} could not be scanned"] * bool(failed) + [f"{skipped} skipped"] * bool(skipped)
+    warned = [(name, finding) for name, finding in findings if finding.severity == "warning"]
+    if not findings:
+        return "; ".join([f"nothing suspicious found{over}", *missing])
+    texts = len({(name, finding.entity, finding.name, finding.path) for name, finding in warned})
+    notes = plural(len(findings) - len(warned), "note")
+    about = f"{plural(len(warned), 'warning')} about {plural(texts, 'text')}, {notes}" if warned else notes
+    return "; ".join([f"{about}{over} (advisory)", *missing])
 
 
 def _summarize_surface(surface: Surface) -> str:

@@ -30,7 +30,7 @@ _CATALOG = {
     "Inspect a server": {
         "inspect": ("surface", "inspect", "Show a server's tools, prompts, resources and instructions"),
         "diff": ("surface", "diff", "Show what changed between two versions of a server, and how much it matters"),
-        "scan": ("surface", "scan", "Find text that tries to manipulate the model"),
+        "scan": ("scan", "scan", "Find text that tries to manipulate the model"),
         "verify": ("artifacts", "verify", "Check a server from a registry before you lock it"),
     },
     "Manage the lock": {

@@ -1,4 +1,4 @@
-"""``inspect``, ``diff`` and ``scan``: show, compare and check the surfaces of servers."""
+"""``inspect`` and ``diff``: show and compare the surfaces of servers."""
 
 from __future__ import annotations
 
@@ -118,43 +118,6 @@ def diff(args: Namespace) -> int:
         masked = mask_target(names[1])
         after = load_surface(names[1], args)
     return emit_report(compare_surfaces(before, after, f"{mask_target(names[0])} -> {masked}"), args, about=names)
-
-
-def _configure_scan(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "target", nargs="*", help="surface files, URLs, or names of servers from a client configuration"
-    )
-    parser.add_argument("--fail-on-warning", action="store_true", help="exit with code 1 if there is a warning")
-    add_report_arguments(parser)
-    add_target_arguments(parser)
-    add_probe_arguments(parser)
-
-
-@command(_configure_scan, takes_command=True)
-def scan(args: Namespace) -> int:
-    """Search tool descriptions and other texts of servers for instructions that try to manipulate the model.
-
-    The scan uses fixed rules on this machine; it sends nothing anywhere. It finds known patterns and cannot prove that
-    a server is harmless. Servers given together are also checked against each other, for example for tools of the same
-    name.
-
-    Examples:
-      pinwarden scan before.json after.json
-      pinwarden scan --fail-on-warning before.json
-      pinwarden scan --allow-execute -- python3 notes_server.py
-    """
-    from pinwarden.project.surface_reports import scan_surfaces
-
-    surfaces: dict[str, Surface] = {}
-    for name in dict.fromkeys(args.target):
-        masked = mask_target(name)
-        # Two URLs that differ only in their masked secrets are two servers.
-        surfaces[f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked] = load_surface(name, args)
-    if args.command:
-        surfaces[mask_command(args.command)] = probe_target(None, command_target(args.command, args), args)
-    if not surfaces:
-        raise PinwardenError("USAGE", "give a surface to scan, or a command after --")
-    return emit_report(scan_surfaces(surfaces, fail_on_warning=args.fail_on_warning), args, about=args.target)
 
 
 def _format_items(surface: Surface) -> str:

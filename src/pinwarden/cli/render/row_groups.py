@@ -31,6 +31,8 @@ class RowGroup(Record):
     rows: tuple[Row, ...]
     same_text: bool
     """Whether the rows differ only in their name."""
+    about_text: bool = False
+    """Whether the rows are all warnings about one text, or about the same text of several items."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,20 +55,43 @@ def group_rows(rows: Sequence[Row], *, by_cause: bool) -> list[RowGroup]:
     Groups are in the order of their first row.
     """
     same: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        same.setdefault(_text_key(row), []).append(row)
     if not by_cause:
+        for row in rows:
+            same.setdefault(_text_key(row), []).append(row)
         return [RowGroup(rows=tuple(members), same_text=True) for members in same.values()]
+    warnings = _group_warnings(rows)
+    grouped = {id(row) for group in warnings for row in group.rows}
+    for row in rows:
+        if id(row) not in grouped:
+            same.setdefault(_text_key(row), []).append(row)
     causes: dict[tuple[object, ...], list[list[Row]]] = {}
     for key, members in same.items():
         first = members[0]
         has_text = first.before is not None or first.after is not None or bool(first.excerpt)
         cause = key if has_text or not first.name else (first.severity, first.entity, first.code)
         causes.setdefault(cause, []).append(members)
-    return [
+    groups = [
         RowGroup(rows=tuple(row for members in blocks for row in members), same_text=len(blocks) == 1)
         for blocks in causes.values()
     ]
+    position = {id(row): index for index, row in enumerate(rows)}
+    return sorted([*warnings, *groups], key=lambda group: position[id(group.rows[0])])
+
+
+def _group_warnings(rows: Sequence[Row]) -> list[RowGroup]:
+    """Group the warnings about one text, because an attack usually has several signs.
+
+    The same text of several items is one group.
+    """
+    by_text: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row.severity == "warning" and row.excerpt and row.before is None and row.after is None:
+            by_text.setdefault((row.entity, row.name, row.path, row.file), []).append(row)
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    for (entity, _, path, file), members in by_text.items():
+        signs = tuple((row.code, row.message, row.excerpt) for row in members)
+        alike.setdefault((entity, path, file, signs), []).extend(members)
+    return [RowGroup(rows=tuple(members), same_text=False, about_text=True) for members in alike.values()]
 
 
 def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str, list[str]]:

@@ -43,7 +43,9 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
     blocks = render_rows(rows, colour=colour, by_cause=detail != "verbose", rule_texts=report.rule_texts)
     command = f"Next: {report.next_command}" if report.next_command else ""
     shown = neutralize_log_commands(f"{show_invisible(command)}\n") if command else ""
-    return blocks + "".join(map(wrap, (*notes, report.summary))) + shown
+    rows_of_table = report.table.rows if report.table is not None and detail != "quiet" else ()
+    overview = table(report.table.headings, rows_of_table) if report.table is not None and rows_of_table else ""
+    return "".join((blocks, *map(wrap, notes), overview, wrap(report.summary), shown))
 
 
 def _choose_rows(report: Report, detail: Detail) -> tuple[Row, ...]:
@@ -67,11 +69,31 @@ def render_rows(
     width = terminal_width()
     lines: list[str] = []
     for group in group_rows(rows, by_cause=by_cause):
-        if group.same_text:
+        if group.about_text:
+            lines += _suspicious_text(group, width, colour)
+        elif group.same_text:
             lines += _row(group.rows[0], [row.name for row in group.rows], width, colour)
         else:
             lines += _cause(group, rule_texts, width, colour)
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
+
+
+def _suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
+    """A block for all findings about one text, or about the same text of several items: what it tries, and how."""
+    from pinwarden.surface.scan.intent import describe_intent
+
+    first = group.rows[0]
+    codes = tuple(dict.fromkeys(row.code for row in group.rows))
+    sentence = describe_intent(codes)
+    heading = _heading(first, [*group.names], width, colour)
+    if sentence is None:
+        messages = dict.fromkeys(f"{row.message} ({row.code})" for row in group.rows)
+        body = [line for message in messages for line in _wrap_lines(show_invisible(message), width)]
+    else:
+        body = _wrap_lines(f"{sentence} ({', '.join(codes)})", width)
+    for excerpt in dict.fromkeys(row.excerpt for row in group.rows if row.excerpt):
+        body += _wrap_lines(f"> {show_invisible(excerpt)}", width)
+    return heading + body
 
 
 def _cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
@@ -162,17 +184,21 @@ def terminal_width() -> int:
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+def _heading(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+    """The severity, the item and its location; several items are listed below it."""
     level = _paint(f"{row.severity:{_LEVEL_WIDTH}}", row.severity, colour)
     path = "".join(f"  {location}" for location in (row.path, _file_location(row)) if location)
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         times = f"  ({len(names)} times)" if len(names) > 1 else ""
-        lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
-    else:
-        noun = f"{row.entity[:-1]}ies" if row.entity.endswith("y") else f"{row.entity}s"
-        lines = [f"{level}  {len(distinct)} {show_invisible(f'{noun}{path}')}"]
-        lines += _wrap_lines(show_invisible(", ".join(distinct)), width)
+        return [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
+    noun = f"{row.entity[:-1]}ies" if row.entity.endswith("y") else f"{row.entity}s"
+    lines = [f"{level}  {len(distinct)} {show_invisible(f'{noun}{path}')}"]
+    return lines + _wrap_lines(show_invisible(", ".join(distinct)), width)
+
+
+def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+    lines = _heading(row, names, width, colour)
     lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
         lines += _wrap_lines(inline_diff(row.before, row.after), width, colour=colour)

@@ -1,0 +1,197 @@
+"""``scan``: find text of servers that tries to manipulate the model."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_report_arguments, emit_report
+from pinwarden.cli.server_arguments import (
+    add_probe_arguments,
+    add_target_arguments,
+    command_target,
+    is_file,
+    load_file_targets,
+    load_surface,
+    mask_command,
+    mask_target,
+    probe_options,
+    probe_target,
+)
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinwarden.core.report import Report
+    from pinwarden.project.project import Project
+    from pinwarden.project.scan_targets import ScanTarget
+    from pinwarden.project.surface_reports import UnscannedServer
+    from pinwarden.surface.surface import Surface
+
+
+def _configure_scan(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="*",
+        help="surface files, client configuration files, URLs, or names of configured servers (default: every "
+        "configured server)",
+    )
+    parser.add_argument(
+        "--allow-connect", action="store_true", help="allow Pinwarden to contact configured remote servers"
+    )
+    add_report_arguments(parser)
+    add_target_arguments(parser)
+    add_probe_arguments(parser)
+
+
+@command(_configure_scan, takes_command=True)
+def scan(args: Namespace) -> int:
+    """Search tool descriptions and other texts of servers for instructions that try to manipulate the model.
+
+    Without a target, scans every server that your clients have configured, for this project and for you. On a terminal,
+    Pinwarden asks before it starts or contacts any; otherwise --allow-execute lets it start servers, and
+    --allow-connect lets it contact remote ones. Nothing is written, and the exit code is 1 if there is a warning.
+
+    The scan uses fixed rules on this machine; it sends nothing anywhere. It finds known patterns and cannot prove that
+    a server is harmless. Servers given together are also checked against each other, for example for tools of the same
+    name.
+
+    Examples:
+      pinwarden scan --allow-execute
+      pinwarden scan before.json after.json
+      pinwarden scan .mcp.json --allow-execute
+      pinwarden scan --allow-execute -- python3 notes_server.py
+    """
+    if not args.target and not args.command:
+        return emit_report(_scan_configured(args), args)
+    configs = [name for name in dict.fromkeys(args.target) if is_file(name) and load_file_targets(name)]
+    if configs:
+        return emit_report(_scan_config_files(configs, args), args, about=args.target)
+    from pinwarden.project.surface_reports import scan_surfaces
+
+    surfaces: dict[str, Surface] = {}
+    for name in dict.fromkeys(args.target):
+        masked = mask_target(name)
+        # Two URLs that differ only in their masked secrets are two servers.
+        surfaces[f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked] = load_surface(name, args)
+    if args.command:
+        surfaces[mask_command(args.command)] = probe_target(None, command_target(args.command, args), args)
+    return emit_report(scan_surfaces(surfaces), args, about=args.target)
+
+
+def _scan_configured(args: Namespace) -> Report:
+    """Scan every configured server, or all servers of ``--config``."""
+    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.project.next_step import choose_after_scan
+    from pinwarden.project.scan_targets import find_scan_targets
+    from pinwarden.project.scopes import used_scopes
+
+    if args.config:
+        return _scan_config_files([args.config], args)
+    projects = used_scopes(current_project())
+    targets, unscanned = find_scan_targets(projects)
+    if not targets and not unscanned:
+        return _build_empty_report()
+    report = _scan(targets, unscanned, args, "")
+    warned = [server["server"] for server in report.facts["servers"] if server.get("warnings")]
+    configured = {target.name: target.configured_name for target in targets}
+    locked = all(_is_locked(project) for project in projects)
+    return replace(report, next_command=choose_after_scan([configured[name] for name in warned], locked=locked))
+
+
+def _scan_config_files(files: Sequence[str], args: Namespace) -> Report:
+    """Scan all servers of client configurations that the user named."""
+    import shlex
+
+    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.project.scan_targets import build_named_targets
+
+    others = [name for name in args.target if name not in files]
+    if others or args.command:
+        raise PinwardenError(
+            "USAGE",
+            f"a client configuration cannot be scanned together with {(others or ['a command'])[0][:80]!a}",
+            hint=f"Scan it alone: pinwarden scan {shlex.quote(files[0])}",
+        )
+    named = [pair for file in files for pair in load_file_targets(file).items()]
+    if not named:
+        raise PinwardenError("TARGET_INVALID", f"{files[0]} has no servers", hint="Name a client configuration file.")
+    words = "".join(f" {shlex.quote(file)}" for file in files)
+    return _scan(build_named_targets(named, current_project()), [], args, words)
+
+
+def _scan(targets: list[ScanTarget], unscanned: list[UnscannedServer], args: Namespace, words: str) -> Report:
+    """Ask for consent, then scan what the user agreed to. ``words`` are the targets on the command line."""
+    from pinwarden.cli.streams import Progress
+    from pinwarden.project.scan_targets import scan_targets
+    from pinwarden.project.surface_reports import UnscannedServer
+
+    chosen = _choose_targets(targets, args, words)
+    reasons = {False: "it was not started", True: "it was not contacted"}
+    skipped = [
+        UnscannedServer(name=target.name, reason=reasons[target.is_remote], failed=False)
+        for target in targets
+        if target not in chosen
+    ]
+    options = replace(probe_options(args), allow_execute=True)
+    with Progress("reading the servers' tools") as progress:
+        return scan_targets(chosen, options, [*unscanned, *skipped], progress.update_servers)
+
+
+def _choose_targets(targets: list[ScanTarget], args: Namespace, words: str) -> list[ScanTarget]:
+    """The targets that the user allows. Without a terminal, the options decide."""
+    from pinwarden.cli.questions import can_ask
+
+    local = [target for target in targets if not target.is_remote]
+    remote = [target for target in targets if target.is_remote]
+    asks = can_ask() and args.format == "text"
+    if not asks and not (args.allow_execute and local) and not (args.allow_connect and remote) and targets:
+        options = ["--allow-execute"] * bool(local) + ["--allow-connect"] * bool(remote)
+        raise PinwardenError(
+            "CONSENT_REQUIRED",
+            f"scanning would start {len(local)} and contact {len(remote)} of {len(targets)} configured servers, and "
+            "you have not allowed it",
+            hint=f"pinwarden scan{words} {' '.join(options)}",
+        )
+    if not args.allow_execute:
+        local = (
+            _ask_about(local, "Start these servers to read their tools? They are stopped afterwards.") if asks else []
+        )
+    if not args.allow_connect:
+        remote = _ask_about(remote, "Contact these servers to read their tools?") if asks else []
+    return [target for target in targets if target in local or target in remote]
+
+
+def _ask_about(targets: list[ScanTarget], question: str) -> list[ScanTarget]:
+    """Show what would be started or contacted, and let the user choose all, some or none."""
+    if not targets:
+        return []
+    from pinwarden.cli.questions import ask
+    from pinwarden.cli.render.text import table
+
+    rows = [(target.name, ", ".join(target.clients), target.description) for target in targets]
+    sys.stderr.write(table(("server", "clients", "command or address"), rows))
+    answer = ask(question, ("yes", "choose", "no"), "no")
+    if answer != "choose":
+        return targets if answer == "yes" else []
+    return [target for target in targets if ask(f"{target.name}: {target.description}?", ("yes", "no"), "no") == "yes"]
+
+
+def _build_empty_report() -> Report:
+    from pinwarden.clients.table import list_client_titles
+    from pinwarden.project.surface_reports import scan_surfaces
+
+    return replace(
+        scan_surfaces({}),
+        summary="no MCP servers are configured for this project or user",
+        notes=(f"searched the configuration files of {', '.join(list_client_titles())}",),
+        table=None,
+    )
+
+
+def _is_locked(project: Project) -> bool:
+    return project.lock.exists()
