@@ -87,13 +87,12 @@ def test_on_a_terminal_the_user_is_asked_before_any_server_is_started(
     world: ConfiguredWorld, answer: str, started: list[str]
 ) -> None:
     with world.at_terminal("scan") as terminal:
-        shown = terminal.until("Start these servers")
+        shown = terminal.until("[N]O")
+        assert "Start these servers" in shown
         assert [name in shown for name in ("clock", "math", "remote")] == [True, True, False]
         assert world.started == []
-        terminal.until("[N]O")
         terminal.types(f"{answer}\n")
-        terminal.until("Contact these servers")
-        terminal.until("[N]O")
+        assert "Contact these servers" in terminal.until("[N]O")
         terminal.types("n\n")
         assert terminal.ends() == (1 if started else 0)
     assert world.started == started

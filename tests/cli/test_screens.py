@@ -21,7 +21,7 @@ def prepare(world: ConfiguredWorld, command: str) -> tuple[str, ...]:
     """Configure what the screen is about, and return the command line."""
     names = ("calendar", "files", "git", "issues", "mail", "search")
     if command == "scan":
-        world.configure(clock=harmless(), math=POISONED, remote={"url": "https://mcp.example.com/mcp"})
+        world.configure(clock=harmless(), math=POISONED)
         return ("scan", "--allow-execute")
     world.configure(**{name: floating(name) for name in names}, clock=harmless())
     if command == "ci":
@@ -36,11 +36,14 @@ def test_the_screen_of_a_command_is_as_it_was_looked_at(tmp_path: Path, command:
     world = ConfiguredWorld(tmp_path)
     words = prepare(world, command)
     with world.at_terminal(*words, columns=columns) as terminal:
-        shown = terminal.until("Next: ") + terminal.until("\n")
+        shown = terminal.until("Next: ")
+        while not shown.endswith("\n"):
+            shown += terminal.until("\n")
         terminal.ends()
     screen = "".join(f"{line.rstrip()}\n" for line in shown.replace("\r", "").split("\n") if line.strip())
     kept = SCREENS / f"{command}-{columns}.txt"
     if os.environ.get("WRITE_SCREENS"):
+        kept.parent.mkdir(exist_ok=True)
         kept.write_text(screen)
     assert screen == kept.read_text()
 

@@ -55,7 +55,7 @@ def build_init_report(discovery: Discovery) -> Report:
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
         notes=tuple(_build_notes(discovery)),
         details=tuple(_build_details(discovery)),
-        next_command=_choose_next_command(discovery),
+        next_command=_choose_next_command(discovery, floating=any(row.code == "floating" for row in findings)),
         facts={
             "clients": list(CLIENTS),
             "files": [
@@ -183,7 +183,7 @@ def _describe_redacted(server: DiscoveredServer) -> Iterator[str]:
         yield describe_uncovered_members(server.server.name, unseen)
 
 
-def _choose_next_command(discovery: Discovery) -> str | None:
+def _choose_next_command(discovery: Discovery, *, floating: bool) -> str | None:
     if discovery.undecided:
         options = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
         return f"pinwarden init {options}"
@@ -193,7 +193,9 @@ def _choose_next_command(discovery: Discovery) -> str | None:
     if not locked:
         return None
     return choose_after_locking(
-        without_tools=not all(map(discovery.is_pinned, locked)), without_bytes=not has_all_bytes(discovery.lock)
+        floating=floating,
+        without_tools=not all(map(discovery.is_pinned, locked)),
+        without_bytes=not has_all_bytes(discovery.lock),
     )
 
 

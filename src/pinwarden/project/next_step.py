@@ -45,8 +45,10 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     return f"pinwarden explain {quote_name(server)}"
 
 
-def choose_after_locking(*, without_tools: bool, without_bytes: bool) -> str:
+def choose_after_locking(*, floating: bool, without_tools: bool, without_bytes: bool) -> str:
     """The next command for servers that are locked."""
+    if floating:
+        return "pinwarden pin"
     if without_tools:
         return RECORD_TOOLS
     return "pinwarden prove" if without_bytes else "pinwarden ci"
