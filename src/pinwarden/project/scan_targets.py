@@ -116,7 +116,7 @@ def scan_targets(
 
 
 def _build_targets(servers: Sequence[Sequence[tuple[Project, ConfiguredServer]]]) -> Iterator[ScanTarget]:
-    """One target for each server. Different servers of the same name are told apart by their clients."""
+    """One target for each server. Different servers of the same name get the names of their clients as well."""
     names = [members[0][1].name for members in servers]
     taken: set[str] = set()
     for members in servers:
