@@ -122,7 +122,7 @@ class TestNextSteps:
         world.run("init")
         output = " ".join(world.run("sbom", "-o", "sbom.json").out.split())
         assert "pinwarden prove" in output
-        assert "script it is a local program, whose dependencies are unknown and missing here" in output
+        assert "script: it is a local program with unknown dependencies, so the SBOM does not list them" in output
 
     def test_a_script_is_not_called_a_package(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}})
@@ -341,7 +341,7 @@ class TestReportsForMachines:
         assert "helper" in outcome.out
         assert "everything that is pinned is as approved" in outcome.out
         shown = " ".join(outcome.out.split())
-        assert "nothing of its surface is approved yet. Review it: pinwarden approve helper" in shown
+        assert "it has no approved surface. Review its surface: pinwarden approve helper" in shown
 
     def test_an_incomplete_digest_is_a_usage_error_and_not_tampering(self, world: World) -> None:
         world.configure({"notes": NOTES})

@@ -52,7 +52,7 @@ def check_name(text: str) -> str:
 
 
 def normalize_version(text: str) -> str:
-    """Return the normalised form of an exact version, as in URLs: 3 or 4 numbers, no build metadata, lower case."""
+    """Normalise an exact version as in NuGet's URLs: three or four numbers, lower case, without build metadata."""
     match = _VERSION.fullmatch(text)
     if match is None or len(text) > 256:
         raise PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is not an exact NuGet version")

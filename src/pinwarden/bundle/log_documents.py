@@ -169,7 +169,7 @@ class LogEvent(Record):
     channel: str
     prev_root_cid: str | None
     new_root_cid: str | None
-    """None if the pointer was removed."""
+    """The root CID of the new bundle; None if the pointer was removed."""
     descriptor_cid: str | None
     cid_profile: Mapping[str, Any]
     reason: str

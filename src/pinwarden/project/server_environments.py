@@ -225,7 +225,7 @@ def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> 
         # Several values are separated like the folders in PATH.
         name: tuple(value.split(os.pathsep)) if setting.multiple else value
         for name, setting in mcpb.read_built_manifest(folder).settings.items()
-        if (value := variables.get(setting_variable(name)))
+        if (value := variables.get(get_setting_variable(name)))
     }
     folders = {
         "HOME": str(home),
@@ -234,7 +234,7 @@ def build_mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> 
     return mcpb.build_start_command(folder, runtimes, settings, folders=folders)
 
 
-def setting_variable(setting: str) -> str:
+def get_setting_variable(setting: str) -> str:
     """Return the environment variable for a bundle's setting."""
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 

@@ -70,7 +70,7 @@ class HttpLimits(Record):
     """Bytes of large requests of one client that have no response yet. Half of the budget is left for other clients."""
     max_queued_bytes: int = 512 * 1024 * 1024
     """Bytes of all conversations that are queued for servers, wait for a check, or belong to incomplete messages. Above
-    the limit, the conversation with the most bytes ends."""
+    the limit, the gateway ends the conversation with the most queued bytes."""
     max_queued_notifications: int = 1000
     """Messages of one conversation that are queued until the client opens its notification stream."""
     max_queued_notification_bytes: int = 4 * 1024 * 1024
