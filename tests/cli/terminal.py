@@ -88,6 +88,7 @@ class AtTerminal:
         os.close(terminal)
         self._deadline = time.monotonic() + seconds
         self._last_keys = ""
+        self.shown = ""
 
     def __enter__(self) -> AtTerminal:
         return self
@@ -100,6 +101,26 @@ class AtTerminal:
     def until(self, text: str) -> str:
         """What is shown up to this text, which is waited for."""
         return _until(self._controller, text, self._deadline)
+
+    def until_question(self, ends_with: str = "[q]uit ") -> str | None:
+        """What is shown up to the next question; None if the command ended instead. `shown` has the rest."""
+        start = len(self.shown)
+        while not self.shown.endswith(ends_with) or len(self.shown) == start:
+            left = self._deadline - time.monotonic()
+            ready, _, _ = select.select([self._controller], [], [], max(0.0, min(5.0, left)))
+            if not ready and left > 0:
+                self._interrupt_again()
+                continue
+            if not ready:
+                raise AssertionError(f"no question in time: {self.shown[-2000:]!a}")
+            try:
+                data = os.read(self._controller, 65536)
+            except OSError:  # the other side of the terminal is closed
+                return None
+            if not data:
+                return None
+            self.shown += data.decode("utf-8", "replace")
+        return self.shown[start:]
 
     def types(self, text: str) -> None:
         """Keys."""
@@ -115,8 +136,7 @@ class AtTerminal:
         while (left := self._deadline - time.monotonic()) > 0:
             ready, _, _ = select.select([self._controller], [], [], min(5.0, left))
             if not ready:
-                if self._last_keys == self.INTERRUPT:
-                    self.types(self.INTERRUPT)
+                self._interrupt_again()
                 continue
             try:
                 if not os.read(self._controller, 65536):
@@ -124,3 +144,7 @@ class AtTerminal:
             except OSError:  # the other side of the terminal is closed
                 break
         return self._process.wait(max(1.0, self._deadline - time.monotonic()))
+
+    def _interrupt_again(self) -> None:
+        if self._last_keys == self.INTERRUPT:
+            self.types(self.INTERRUPT)

@@ -78,7 +78,7 @@ def decide(approval: Approval, approver: Approver, *, full: bool = False) -> str
         can_split=can_split,
     )
     if answer == "approve":
-        return _record(approval, approver)
+        return approve_shown(approval, approver)
     return _decide_each(approval, approver) if answer == "each" else answer
 
 
@@ -152,8 +152,8 @@ def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
     return SKIPPED
 
 
-def _record(approval: Approval, approver: Approver) -> str:
-    """Write the approval. Its warnings were shown before the question."""
+def approve_shown(approval: Approval, approver: Approver) -> str:
+    """Write an approval whose warnings were shown to the person who gives it."""
     seen = replace(approval, candidate=replace(approval.candidate, warnings_approved=True))
     record_approval(seen, approver, now())
     sys.stdout.write(wrap(summarize_approved(seen, approver)))

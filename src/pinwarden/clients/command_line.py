@@ -178,7 +178,10 @@ def _unwrap_shell(words: list[str]) -> Unwrapped | None:
     inner = split_command_line(words[index + 1])
     while inner and inner[0] in _BEFORE_COMMAND:
         inner = inner[1:]
-    return (inner, ["shell_command"]) if inner and not _ASSIGNMENT.fullmatch(inner[0]) else None
+    if not inner or _ASSIGNMENT.fullmatch(inner[0]):
+        return None
+    # The shell does nothing but start a package that the text names.
+    return inner, [] if program_name(inner[0]) in _PACKAGE_LAUNCHERS else ["shell_command"]
 
 
 def _is_option_value(words: list[str], index: int) -> bool:
@@ -187,6 +190,7 @@ def _is_option_value(words: list[str], index: int) -> bool:
 
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
 _BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
+_PACKAGE_LAUNCHERS = parse_name_set("npx pnpx bunx uvx pipx docker podman")
 _SHELL_SYNTAX = lazy_pattern(r"[|&;<>()$`\\*?~#!{}\[\]\r\n]")
 _UNREPORTED_WRAPPERS = frozenset({"cmd", "uv", "python", "python3", "py", *_SHELLS})
 """Wrappers that `Launch.wrappers` leaves out, because they do not change how the launcher runs."""

@@ -86,10 +86,16 @@ def init(args: Namespace) -> int:
 
 
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:
-    """Ask on a terminal about each undecided server. Each accepted one is written at once, so that an interruption
-    loses no answer."""
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
+    return ask_about_undecided(discovery, approver)
+
+
+def ask_about_undecided(discovery: Discovery, approver: Approver) -> Discovery:
+    """Ask about each new or changed server. Each accepted one is written at once, so an interruption loses no answer.
+
+    After ``quit``, the other servers stay undecided.
+    """
     from pinwarden.cli.questions import QUIT, ask
     from pinwarden.cli.render.text import render_rows
     from pinwarden.project.init import lock_accepted

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.blocked_items import find_blocked_items
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
 from pinwarden.cli.verbosity import chosen_detail, colour_wanted
+
+if TYPE_CHECKING:
+    from pinwarden.project.project import Project
+    from pinwarden.project.status_report import StatusReport
 
 
 def _configure_status(parser: ArgumentParser) -> None:
@@ -36,13 +42,22 @@ def status(args: Namespace) -> int:
       pinwarden status --check
       pinwarden status --json
     """
+    result = report_board(projects_in_scope(args), check=args.check)
+    if args.format == "text":
+        print_board(result)
+    return emit(result.report, args.format)
+
+
+def report_board(projects: Sequence[Project], *, check: bool = False) -> StatusReport:
+    """The state of every server, with what the gateway blocked."""
     from pinwarden.project.status_report import report_status
 
-    projects = projects_in_scope(args)
     blocked, notes = find_blocked_items(projects)
-    result = report_status(projects, blocked=blocked, notes=notes, check=args.check)
-    if args.format != "text":
-        return emit(result.report, args.format)
+    return report_status(projects, blocked=blocked, notes=notes, check=check)
+
+
+def print_board(result: StatusReport) -> None:
+    """Print a row for each server, and what needs attention."""
     from pinwarden.cli.render.board import render_attention, render_board
     from pinwarden.system.clock import wall_clock
 
@@ -52,7 +67,6 @@ def status(args: Namespace) -> int:
     board = render_board(servers, wall_clock(), colour=colour_wanted())
     parts = (board, render_attention(servers, result.secrets))
     sys.stdout.write("".join(f"{part}\n" for part in parts if part))
-    return emit(result.report, "text")
 
 
 def _configure_explain(parser: ArgumentParser) -> None:

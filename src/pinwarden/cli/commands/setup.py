@@ -1,0 +1,105 @@
+"""``setup``: from configured servers to pinned, verified, approved and enforced ones, one question per decision."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_project_arguments,
+    approver_from,
+    projects_in_scope,
+)
+from pinwarden.cli.questions import can_ask
+from pinwarden.cli.render.text import wrap
+from pinwarden.cli.server_arguments import probe_seconds
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+
+
+def _configure_setup(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes", action="store_true", help="ask nothing: pin and verify, and do what the next two options allow"
+    )
+    parser.add_argument(
+        "--allow-execute",
+        action="store_true",
+        help="with --yes, start each server once, and approve its tools unless they look like an attack",
+    )
+    parser.add_argument(
+        "--enforce",
+        action="store_true",
+        help="with --yes, let the clients start approved servers through pinwarden run",
+    )
+    parser.add_argument(
+        "--allow-private",
+        action="store_true",
+        help="with --yes, allow servers and package registries at loopback and private addresses",
+    )
+    parser.add_argument(
+        "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
+    )
+    add_project_arguments(parser)
+    add_approval_arguments(parser)
+    parser.set_defaults(offline=False)
+
+
+@command(_configure_setup)
+def setup(args: Namespace) -> int:
+    """Find your MCP servers, then pin, verify, review and enforce them, with one question per decision.
+
+    Each step does what the command of its name does: pin writes exact releases into the clients' files, verify (prove)
+    downloads and hashes every package, review (approve) starts the servers and shows their tools, enforce lets the
+    clients start them through pinwarden run. Every edit is shown before it is written, and pinwarden enforce --undo
+    takes the last step back. Answers are kept if you stop; run the command again to continue.
+
+    Without a terminal, --yes pins and verifies. Starting servers needs --allow-execute as well, and editing how clients
+    start them needs --enforce. The exit code is 1 if something is left to do.
+
+    Examples:
+      pinwarden setup
+      pinwarden setup --scope project
+      pinwarden setup --yes --allow-execute --enforce
+    """
+    from pinwarden.cli.setup_steps import (
+        QuitSetup,
+        Setup,
+        enforce_starts,
+        find_servers,
+        finish,
+        lock_configured,
+        pin_releases,
+        review_tools,
+        verify_bytes,
+    )
+    from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
+
+    if not args.yes:
+        _refuse_without_terminal(args)
+    reason = CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL
+    run = Setup(args=args, projects=projects_in_scope(args), approver=approver_from(args, reason), asks=not args.yes)
+    if not find_servers(run):
+        return EXIT_CLEAN
+    try:
+        for step in (pin_releases, lock_configured, verify_bytes, review_tools, enforce_starts):
+            step(run)
+    except QuitSetup:
+        sys.stdout.write(wrap("Your answers are kept. To continue: pinwarden setup"))
+    except KeyboardInterrupt:
+        sys.stderr.write("Your answers are kept. To continue: pinwarden setup\n")
+        raise
+    return finish(run)
+
+
+def _refuse_without_terminal(args: Namespace) -> None:
+    if args.allow_execute or args.enforce:
+        raise PinwardenError("USAGE", "--allow-execute and --enforce need --yes", hint=_command_without_questions())
+    if not can_ask():
+        raise PinwardenError(
+            "USAGE", "pinwarden setup asks questions and needs a terminal", hint=_command_without_questions()
+        )
+
+
+def _command_without_questions() -> str:
+    return "To run it without questions: pinwarden setup --yes --allow-execute --enforce"

@@ -1,0 +1,321 @@
+"""A developer with ten published servers in eight clients: one command, one decision per server, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.run import Outcome, pinwarden_in
+from tests.cli.setup_transcript import YES, Transcript, play
+from tests.cli.terminal import AtTerminal
+from tests.support.needs import needs
+from tests.support.ten_servers import BOUNDED, FLOATING, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
+
+pytestmark = needs("npx", install="apt-get install nodejs npm")
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+TOOLS = {
+    "calculator": "calculate",
+    "everything": "echo",
+    "fetch": "fetch",
+    "files": "read_text_file",
+    "git": "git_status",
+    "hello": "add",
+    "memory": "read_graph",
+    "thinking": "sequentialthinking",
+    "time": "get_current_time",
+    "weather": "weather",
+}
+"""One tool of each server."""
+
+
+def run(world: TenServers, *arguments: str) -> Outcome:
+    return pinwarden_in(world.environment, *arguments, cwd=world.project)
+
+
+def states(world: TenServers) -> dict[str, set[str]]:
+    """The values of each state over all servers."""
+    outcome = run(world, "status", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    servers = json.loads(outcome.out)["servers"]
+    return {state: {server[state] for server in servers} - {"n/a"} for state in DONE}
+
+
+DONE = {"pinned": {"yes"}, "approved": {"yes"}, "verified": {"yes"}, "enforced": {"yes"}}
+
+
+class TestFromNothingToEnforced:
+    """All ten servers, in one run that the tests of this class share."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Story:
+        world: TenServers
+        transcript: Transcript
+        before_enforcing: Mapping[str, bytes]
+
+    @pytest.fixture(scope="class")
+    def story(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+        with ten_servers(tmp_path_factory.mktemp("ten")) as world:
+            before: dict[str, bytes] = {}
+
+            def answer(question: str) -> str:
+                if "client files as shown" in question:
+                    before.update(world.client_files())
+                return YES
+
+            transcript = play(world, "setup", answer=answer)
+            yield self.Story(world=world, transcript=transcript, before_enforcing=before)
+
+    def test_one_command_and_one_decision_per_server_reach_every_state(self, story: Story) -> None:
+        assert story.transcript.code == 0, story.transcript.screen[-3000:]
+        assert states(story.world) == DONE
+        asked = story.transcript.questions
+        approvals = [question for question in asked if question.startswith("Approve ")]
+        assert sorted(set(approvals)) == [f"Approve {name}?" for name in SERVERS]
+        assert len(approvals) == len(SERVERS) + 1, "one server has two versions"
+        assert len(asked) - len(approvals) == 3, "to pin, to start and to enforce"
+        assert "pinwarden init-ci" in story.transcript.screen
+
+    def test_the_secret_is_named_with_its_fix_and_never_shown(self, story: Story) -> None:
+        assert "GITHUB_TOKEN in ~/.cursor/mcp.json" in story.transcript.screen
+        assert SECRET not in story.transcript.screen
+        written = [
+            path
+            for folder in (story.world.project, story.world.home / ".config/pinwarden")
+            for path in folder.rglob("*")
+        ]
+        assert not [path for path in written if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+    def test_floating_servers_name_an_exact_release(self, story: Story) -> None:
+        before = story.before_enforcing
+        assert re.search(rb"server-sequential-thinking@\d{4}\.", before["project/.vscode/mcp.json"])
+        assert re.search(rb"mcp-server-fetch@\d{4}\.", before["home/.codex/config.toml"])
+        assert b"# the fast one" in before["home/.codex/config.toml"], FLOATING
+
+    def test_nothing_of_the_user_is_in_the_lock_of_the_project(self, story: Story) -> None:
+        text = (story.world.project / "mcp-lock.json").read_text()
+        assert str(story.world.home) not in text
+        assert set(json.loads(text)["servers"]) == {"calculator:claude", "thinking:vscode", "weather:vscode"}
+
+    def test_each_client_gets_the_tools_through_its_own_entry(self, story: Story) -> None:
+        entries = list(client_entries(story.world))
+        assert len(entries) == len(SERVERS) + 2, "two servers are in two clients each"
+        with ThreadPoolExecutor(4) as pool:
+            tools = list(pool.map(lambda entry: list_tools(story.world, entry), entries))
+        assert [(entry.name, TOOLS[entry.name] in names) for entry, names in zip(entries, tools, strict=True)] == [
+            (entry.name, True) for entry in entries
+        ]
+        assert all(Path(entry.words[0]).name == "pinwarden" and entry.words[1] == "run" for entry in entries)
+
+    def test_a_second_run_asks_nothing(self, story: Story) -> None:
+        again = play(story.world, "setup")
+        assert (again.code, again.questions) == (0, [])
+
+    def test_undo_restores_every_file_byte_for_byte(self, story: Story) -> None:
+        outcome = run(story.world, "enforce", "--undo")
+        assert outcome.code == 0, outcome.err
+        assert story.world.client_files() == story.before_enforcing
+        assert states(story.world)["enforced"] == {"no"}
+
+
+class TestInterruption:
+    def test_an_interrupt_at_any_question_keeps_the_answers_and_asks_only_the_rest(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, BOUNDED) as world:
+            original = world.client_files()
+            decided: set[str] = set()
+            interrupted: list[str] = []
+            for _ in range(20):
+                transcript = self._interrupt_at_new_question(world, set(interrupted))
+                repeated = [question for question in transcript.questions[:-1] if question in decided]
+                assert not repeated
+                if transcript.code == 0:
+                    break
+                assert transcript.code == 130
+                assert "To continue: pinwarden setup" in transcript.screen
+                interrupted.append(transcript.questions[-1])
+                decided.update(q for q in transcript.questions[:-1] if not q.startswith("Start "))
+                assert run(world, "status").code == 0
+                assert set(world.client_files()) == set(original)
+                if "client files as shown" not in transcript.questions[-1]:
+                    assert b"pinwarden" not in b"".join(world.client_files().values())
+            assert states(world) == DONE
+            assert sum(question.startswith("Approve ") for question in interrupted) == len(BOUNDED)
+            assert len(interrupted) == len(BOUNDED) + 3
+
+    def _interrupt_at_new_question(self, world: TenServers, known: set[str]) -> Transcript:
+        return play(world, "setup", answer=lambda question: YES if question in known else AtTerminal.INTERRUPT)
+
+
+class TestChoices:
+    def test_quit_keeps_the_answers_and_skip_leaves_a_server_unapproved(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, ("hello", "calculator")) as world:
+            files = world.client_files()
+            first = play(
+                world,
+                "setup",
+                answer=lambda asked: {"Approve calculator?": "k\n", "Approve hello?": "q\n"}.get(asked, YES),
+            )
+            assert first.code == 1
+            assert states(world)["approved"] == {"no"}
+            assert world.client_files() == files
+            second = play(world, "setup", answer=lambda asked: "all\n" if asked == "Approve calculator?" else YES)
+            assert second.code == 0
+            assert "Approve hello?" not in second.questions
+            assert states(world) == DONE
+
+    def test_no_leaves_the_files_of_clients_unchanged(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, ("hello", "thinking")) as world:
+            files = world.client_files()
+            declined = play(world, "setup", answer=lambda asked: "n\n" if "file" in asked else "skip\n")
+            assert declined.code == 1
+            assert world.client_files() == files
+            assert not [question for question in declined.questions if question.startswith("Approve")]
+
+
+class TestWithoutATerminal:
+    def test_it_is_a_usage_error_with_the_command_that_works(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, ("hello", "calculator")) as world:
+            files = world.client_files()
+            outcome = run(world, "setup")
+            assert outcome.code == 2
+            command = re.search(r"pinwarden (setup --yes[^\n]*)", outcome.err)
+            assert command
+            assert world.client_files() == files
+            done = run(world, *command[1].split())
+            assert done.code == 0, done.out + done.err
+            assert states(world) == DONE
+
+    def test_yes_alone_starts_nothing_and_leaves_the_commands_of_clients(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, ("hello",)) as world:
+            files = world.client_files()
+            assert run(world, "setup", "--yes").code == 1
+            assert states(world) == {"pinned": {"yes"}, "approved": {"no"}, "verified": {"yes"}, "enforced": {"no"}}
+            assert world.client_files() == files
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_every_screen_fits_and_is_as_recorded(tmp_path: Path, columns: int) -> None:
+    """With UPDATE_SNAPSHOTS=1 in the environment, the recorded screens are written."""
+    with ten_servers(tmp_path, ("hello", "time")) as world:
+        transcript = play(world, "setup", columns=columns)
+        screen = _without_machine(transcript.screen, world)
+    path = SNAPSHOTS / f"setup-{columns}.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(screen)
+    assert screen == path.read_text()
+    prose = [line for line in screen.splitlines() if not line.startswith(("+", "-", " ", "@"))]
+    assert not [line for line in prose if len(line) > columns and "[q]uit" not in line]
+
+
+def _without_machine(screen: str, world: TenServers) -> str:
+    """The screen without paths and times of this machine."""
+    screen = re.sub(r'"/[^"]*/pinwarden"', '"/bin/pinwarden"', screen.replace(str(world.home), "~"))
+    return re.sub(r"\d+m ago", "now   ", screen)
+
+
+def test_the_commands_of_the_readme_work_in_their_order(tmp_path: Path) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    (block,) = re.findall(r"```shell\n(.*?)```", text, re.DOTALL)
+    with ten_servers(tmp_path, ("hello", "calculator")) as world:
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)[1:]
+            outcome = play(world, *words)
+            assert outcome.code == 0, f"{line}: {outcome.screen[-2000:]}"
+        assert states(world) == DONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientEntry:
+    """How a client starts a server."""
+
+    name: str
+    words: list[str]
+    variables: Mapping[str, str]
+    folder: Path
+
+
+def client_entries(world: TenServers) -> Iterator[ClientEntry]:
+    """Every server as its client's file says, read without Pinwarden."""
+    home, project = world.home, world.project
+    claude = json.loads((home / ".claude.json").read_text())
+    documents: Sequence[tuple[Path, Mapping[str, Any]]] = (
+        (home, json.loads((home / ".config/Claude/claude_desktop_config.json").read_text())["mcpServers"]),
+        (project, claude["projects"][str(project)]["mcpServers"]),
+        (home, json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]),
+        (home, json.loads((home / ".codeium/windsurf/mcp_config.json").read_text())["mcpServers"]),
+        (home, tomllib.loads((home / ".codex/config.toml").read_text())["mcp_servers"]),
+        (home, yaml.safe_load((home / ".config/goose/config.yaml").read_text())["extensions"]),
+        (home, _read_zed((home / ".config/zed/settings.json").read_text())["context_servers"]),
+        (project, json.loads((project / ".mcp.json").read_text())["mcpServers"]),
+        (project, json.loads((project / ".vscode/mcp.json").read_text())["servers"]),
+    )
+    for folder, servers in documents:
+        for name, entry in servers.items():
+            words = [entry.get("command") or entry.get("cmd"), *entry["args"]]
+            words = [word.replace("${workspaceFolder}", str(project)) for word in words]
+            variables = entry.get("env") or entry.get("envs") or {}
+            yield ClientEntry(name=name, words=words, variables=variables, folder=folder)
+
+
+def _read_zed(text: str) -> Any:
+    """JSON with comments and trailing commas, as this file has them."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    return json.loads(re.sub(r",(\s*[}\]])", r"\1", "\n".join(lines)))
+
+
+def list_tools(world: TenServers, entry: ClientEntry) -> list[str]:
+    """Start a server as its client does, and ask for its tools."""
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    messages = (
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+    )
+    environment = {**world.environment, **entry.variables}
+    with subprocess.Popen(
+        entry.words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=entry.folder,
+        env=environment,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            for message in messages:
+                server.stdin.write(json.dumps(message).encode() + b"\n")
+            server.stdin.flush()
+            for line in _lines(server.stdout.fileno(), time.monotonic() + 60):
+                response = json.loads(line)
+                if response.get("id") == 2:
+                    return [tool["name"] for tool in response["result"]["tools"]]
+        finally:
+            server.kill()
+    return []
+
+
+def _lines(descriptor: int, deadline: float) -> Iterator[bytes]:
+    data = b""
+    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            return
+        data += chunk
+        *lines, data = data.split(b"\n")
+        yield from lines
