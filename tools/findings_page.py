@@ -30,6 +30,7 @@ from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
 from pinwarden.project.newer_releases import UPDATE_KINDS
 from pinwarden.project.pin import PIN_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
+from pinwarden.project.undo_enforcement import UNDO_KINDS
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES
@@ -115,6 +116,11 @@ SECTIONS = (
         heading="Changes at the registries",
         commands="`ci --registry`, `outdated`, `update`, `pin`",
         tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, PIN_KINDS, YANK_KINDS),
+    ),
+    Section(
+        heading="Edits that were undone",
+        commands="`enforce --undo`",
+        tables=(UNDO_KINDS,),
     ),
     Section(
         heading="Package bytes and publishers",

@@ -983,5 +983,5 @@ def test_an_update_edits_the_file_that_configures_the_server(npm: Verdaccio, npm
     assert npm_user.run("enforce", "--yes").code == 0
     configuration = kept()
     started_by = configuration["projects"][str(npm_user.root)]["mcpServers"]["notes"]
-    assert (started_by["command"], started_by["args"][:2]) == ("pinwarden", ["run", "notes"])
+    assert (Path(started_by["command"]).name, started_by["args"][:2]) == ("pinwarden", ["run", "notes"])
     assert (configuration["projects"]["/other"], set(configuration)) == (document["projects"]["/other"], {"projects"})

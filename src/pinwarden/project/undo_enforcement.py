@@ -20,7 +20,7 @@ from pinwarden.clients.table import get_client
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, plural, row_to_json
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, plural, row_to_json
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.extension import LaunchCommand, LockExtension, RemoteLaunch, read_extension, with_extension
@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _MAX_FILE = 64 * 1024 * 1024
+UNDO_KINDS: FindingKinds = build_kind_table(
+    info=(
+        (
+            "not_restored",
+            "A client's file could not be restored byte for byte, because it or the lock changed since the edit.",
+        ),
+    )
+)
 _EXACT, _IN_PLACE, _LOCK_ONLY = "restored", "edited", "lock only"
 
 
