@@ -19,6 +19,7 @@ from pinwarden.project.approval_candidate import (
 )
 from pinwarden.project.init import write_approvals
 from pinwarden.project.init_decisions import ApprovedServers
+from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import LockedServer
 from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release, is_reviewed, was_shown
 from pinwarden.project.surface_reports import compare_surfaces
@@ -156,7 +157,10 @@ def record_approval(approval: Approval, approver: Approver, now: str, *, partial
         ]
         surfaces = [(entry, candidate) for entry in part.entries]
         write_approvals(part.discovery, configured, approver, now, surfaces, partial=partial)
-    return reload_server(approval.server)
+    approved = reload_server(approval.server)
+    for part in approved.parts:
+        record_entries_checked(part.project, part.entries)
+    return approved
 
 
 def record_configuration(server: ServerToApprove, approver: Approver, now: str) -> ServerToApprove:

@@ -42,6 +42,8 @@ Step = Literal["review", "lock", "pin", "verify", "approve", "enforce"]
 STEPS: tuple[Step, ...] = ("review", "lock", "pin", "verify", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
+_ENFORCEABLE = ("npm", "pypi", "oci", "mcpb", "url")
+"""What ``pinwarden run`` can start or contact. It cannot start a local program from verified bytes."""
 _WITH_DEPENDENCIES = ("npm", "pypi")
 
 
@@ -76,8 +78,6 @@ class ServerStatus(Record):
     verified: State
     enforced: State
     locked: State
-    is_remote: bool = False
-    """Whether it is an address that clients contact."""
     changed: bool = False
     """Whether a client's file differs from what was locked."""
     disabled: bool = False
@@ -213,7 +213,6 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         verified=_judge_verified(group, started),
         enforced=_judge_enforced(used or group.configured, started),
         locked=locked,
-        is_remote=_is_remote(started, entry),
         changed=group.changed,
         disabled=bool(group.configured) and not used,
         last_checked=last_checked.find(project.lock, group.entries),
@@ -236,12 +235,6 @@ def _package_of(started: Launch) -> Launch:
     return started.via or started
 
 
-def _is_remote(started: Launch | None, entry: Entry | None) -> bool:
-    if started is not None:
-        return started.kind == "url" and started.via is None
-    return entry is not None and entry.selected_target.get("kind") == "remote"
-
-
 def _find_kind(started: Launch | None, entry: Entry | None) -> str:
     """The kind of package: that of the lock, which also knows bundles, or that of the command."""
     extension = read_extension(entry) if entry is not None else None
@@ -256,7 +249,7 @@ def _judge_pinned(started: Launch | None, entry: Entry | None) -> State:
     kind = _find_kind(started, entry)
     if kind in ("bundle", "mcpb"):
         return "yes"
-    if started is None or kind not in (*_PINNABLE, "shell"):
+    if started is None or kind not in _PINNABLE:
         return "n/a"
     return "yes" if _package_of(started).pinned else "no"
 
@@ -306,8 +299,8 @@ def _judge_enforced(servers: Sequence[ConfiguredServer], started: Launch | None)
     enforced = [_starts_through_pinwarden(server) for server in servers]
     if any(enforced):
         return "yes" if all(enforced) else "partly"
-    kind = _package_of(started).kind if started is not None else ""
-    return "no" if kind in (*_PINNABLE, "url", "shell") else "n/a"
+    is_enforceable = started is not None and _package_of(started).kind in _ENFORCEABLE and not started.wrappers
+    return "no" if is_enforceable else "n/a"
 
 
 def _starts_through_pinwarden(server: ConfiguredServer) -> bool:
@@ -377,14 +370,13 @@ def _build_command(status: ServerStatus, step: Step, rows: Sequence[ServerStatus
     name = shlex.quote(status.name)
     is_ambiguous = sum(other.name == status.name for other in rows) > 1
     client = f" --client {status.clients[0]}" if is_ambiguous and status.clients else ""
-    consent = "" if status.is_remote else " --allow-execute"
     is_locked_already = any(other.locked != "no" for other in rows)
     commands: Mapping[Step, str] = {
         "review": "pinwarden review",
         "lock": f"pinwarden init --accept {name}" if is_locked_already else "pinwarden init",
         "pin": f"pinwarden pin {name}",
         "verify": f"pinwarden prove {name}",
-        "approve": f"pinwarden approve {name}{client}{consent}",
+        "approve": f"pinwarden approve {name}{client}",
         "enforce": f"pinwarden enforce {name}",
     }
     return commands[step]

@@ -35,6 +35,7 @@ _FOR_ALL: Mapping[Step, str] = {
     "review": "pinwarden review",
     "pin": "pinwarden pin",
     "verify": "pinwarden prove",
+    "approve": "pinwarden approve --all",
     "enforce": "pinwarden enforce",
 }
 """The command that takes a step for every server that needs it."""
