@@ -167,6 +167,21 @@ class TestChanges:
         assert (code, folder.texts()) == (0, {CHANGED["description"]})
         assert folder.run("ci", "--live", "--allow-execute").code == 0
 
+    def test_attack_a_swapped_command_does_not_run_before_a_person_saw_it(self, folder: Folder) -> None:
+        marker = folder.root / "ran"
+        folder.configure(notes={"command": "sh", "args": ["-c", f"touch {marker}"]})
+        for names in (("notes",), ("--all",)):
+            refused = folder.run("approve", *names, "--allow-execute")
+            assert (refused.code, marker.exists()) != (0, True), refused
+        assert (
+            "is not configured as locked, so it was not started"
+            in folder.run("approve", "notes", "--allow-execute").err
+        )
+        folder.run("approve", "--all", "--allow-execute", "--yes")
+        _, shown = folder.answer("no", "no", command=("approve", "notes", "--allow-execute"))
+        assert "like an attack" in shown
+        assert not marker.exists()
+
 
 class TestInterruptions:
     """Ctrl-C at any question: what was answered is saved, and the lock is consistent."""
@@ -181,16 +196,16 @@ class TestInterruptions:
         answers = ("yes", "approve") * (1 if answered >= 2 else 2)
         assert folder.answer(*answers, command=("approve", "--all"))[0] == 0
 
-    @pytest.mark.parametrize("answered", range(4))
+    @pytest.mark.parametrize("answered", range(5))
     def test_items_of_a_changed_server_that_were_approved_stay_approved(self, folder: Folder, answered: int) -> None:
         assert folder.run("approve", "notes", "--allow-execute", "--yes").code == 0
         folder.configure(notes=folder.serve(CHANGED, READ, name="newer"))
-        answers = ("each", "approve", "approve")[:answered]
-        self._interrupt(folder, answers, "approve", "notes", "--allow-execute")
-        texts = {CHANGED["description"]} if answered == 3 else {SEARCH["description"]}
+        answers = ("yes", "each", "approve", "approve")[:answered]
+        self._interrupt(folder, answers, "approve", "notes")
+        texts = {CHANGED["description"]} if answered == 4 else {SEARCH["description"]}
         assert folder.texts() == texts
-        assert (folder.run("ci").code == 0) == (answered >= 2)
-        assert folder.answer("approve", command=("approve", "--all", "--allow-execute"))[0] == 0
+        assert (folder.run("ci").code == 0) == (answered >= 3)
+        assert folder.answer("yes", "approve", command=("approve", "--all"))[0] == 0
         assert folder.texts() == {CHANGED["description"], READ["description"]}
 
     @staticmethod

@@ -119,9 +119,12 @@ def _print_heading(server: ServerToApprove) -> None:
 
 
 def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | str:
-    """The surface of the server, or what was answered to the question whether to start it."""
+    """The surface of the server, or what was answered to the question whether to start it.
+
+    A command that differs from the lock is started only after this question, whatever the options allow.
+    """
     prepared = prepare_server(server, replace(options, allow_execute=True))
-    if not (prepared.is_started and options.allow_execute):
+    if server.config_changes or not (prepared.is_started and options.allow_execute):
         changes = list_config_changes(server)
         sys.stdout.write(render_changes(changes) if changes else "")
         answer = ask(_ask_to_start(server, prepared), ("yes", "no", QUIT), "yes")

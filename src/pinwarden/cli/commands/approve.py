@@ -233,7 +233,8 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
     from pinwarden.system.clock import now
 
     if server.problem is not None:
-        hint = f"To approve it anyway: {format_approve_command([server.name], *_repeated_options(args))}"
+        options = [option for option in _repeated_options(args) if option != "--all"]
+        hint = f"To approve it anyway: {format_approve_command([server.name], *options)}"
         raise PinwardenError("POLICY_REFUSED", f"{server.name[:120]!a}: {server.problem}", hint=hint)
     prepared = prepare_server(server, probe_options(args))
     if prepared.is_started and not args.allow_execute:
@@ -243,11 +244,14 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
             f"Pinwarden does not start {server.name[:120]!a} without your consent: {prepared.description}",
             hint=f"If you trust it: {command}",
         )
+    _refuse_unapproved_command(args, server)
     with Progress(f"reading the tools of {server.name}"):
         surface = probe_server(prepared.probe)
     approval = prepare_approval(server, surface, warnings_approved=args.approve_warnings)
     if args.yes and args.all and approval.looks_like_attack and not approval.is_unchanged:
-        hint = f"If you reviewed it and approve it: {format_approve_command([server.name], *_repeated_options(args))}"
+        options = [option for option in _repeated_options(args) if option != "--all"]
+        command = format_approve_command([server.name], *options, "--yes", "--approve-warnings")
+        hint = f"If you reviewed it and approve it: {command}"
         raise PinwardenError("WARNINGS_NOT_APPROVED", f"{server.name[:120]!a} looks like an attack", hint=hint)
     if args.yes and not approval.is_unchanged:
         report = approve(approval, approver, now())
@@ -259,6 +263,27 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
     if args.format == "text":
         _print_approval(approval, report, full=args.full)
     return report
+
+
+def _refuse_unapproved_command(args: Namespace, server: ServerToApprove) -> None:
+    """Raise if the server would be started with a command that the lock does not have and that is not approved now.
+
+    ``--yes`` approves it. Together with ``--all``, which names no server, it does not cover what looks like an attack.
+    """
+    from pinwarden.project.approve import list_config_changes
+    from pinwarden.surface.drift.verdict import summarize_changes
+
+    suspicious = [change for change in list_config_changes(server) if change.severity == "critical"]
+    if not server.config_changes or (args.yes and not (args.all and suspicious)):
+        return
+    options = [option for option in _repeated_options(args) if option != "--all"]
+    command = format_approve_command([server.name], *options, "--yes")
+    raise PinwardenError(
+        "CONSENT_REQUIRED",
+        f"{server.name[:120]!a} is not configured as locked, so it was not started. "
+        f"{summarize_changes(list_config_changes(server) or server.config_changes)}",
+        hint=f"Compare it with the lock: pinwarden ci. If you trust it: {command}",
+    )
 
 
 def _print_approval(approval: Approval, report: Report, *, full: bool) -> None:

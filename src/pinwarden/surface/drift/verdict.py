@@ -86,7 +86,7 @@ def find_required_parameters(changes: Iterable[Change]) -> set[tuple[str, str, s
 
 
 def _describe_attack(change: Change) -> str:
-    kind = CHANGE_KINDS.get(change.kind)
+    kind = CHANGE_KINDS.get(change.kind) if change.entity != "config" else None
     reason = kind.reason if kind is not None else change.reason
     sentence = reason.split(". ")[0].rstrip(".")
     item = f"{change.entity} {show_invisible(change.name[:_MAX_NAME])}".strip()
