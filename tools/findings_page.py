@@ -14,9 +14,9 @@ from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.lockfile import INFO_CODES, PROBLEMS
 from pinwarden.lock.toolpin_pins import INCONCLUSIVE_CODE, PIN_FINDINGS
 from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
+from pinwarden.project.configs import FLOATING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
-from pinwarden.project.gate.floating import FLOATING_KINDS
 from pinwarden.project.gate.gate_report import LIVE_KINDS
 from pinwarden.project.gate.integrity import LOCK_KINDS
 from pinwarden.project.gate.online import REGISTRY_KINDS

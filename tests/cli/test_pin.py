@@ -12,10 +12,10 @@ import pytest
 
 from pinwarden.artifacts.newest_release import NewestRelease
 from pinwarden.cli.project_arguments import current_project
+from pinwarden.clients.command_line import find_floating_package
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
-from pinwarden.project.floating_releases import find_floating_package
 from pinwarden.project.pin import PinPlan, ServerPin, _plan_edit, write_pins_plan
 from pinwarden.project.project import Project
 from tests.cli.several_clients import SeveralClients
@@ -190,7 +190,7 @@ def test_an_edit_of_the_lock_in_the_meantime_undoes_the_edits_of_the_files(world
     lock = lock_store.read(project.lock)
     assert lock is not None
     server = next(server for server in project.find_servers() if server.name == "clock")
-    package = find_floating_package(server)
+    package = find_floating_package(server.target)
     assert package is not None
     entry = next(entry for entry in lock.entries if entry.name == "notes")  # not what the lock has for this server
     pin: ServerPin = replace(

@@ -1,12 +1,22 @@
-"""The options that every command has, and the message for an option that it does not have."""
+"""The options that every command has: how much it prints, in which form, and in which colours.
+
+They are set once, when the command line is parsed (`choose_verbosity`).
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from pinwarden.cli.verbosity import COLOR_MODES
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TextIO
 
+COLOR_MODES = ("auto", "always", "never")
+_UNSET = {"quiet": False, "verbose": False, "color": "auto", "project": None, "file": None, "scope": None}
+_chosen: dict[str, object] = dict(_UNSET)
 GLOBAL_OPTIONS = ("--json", "-q", "--quiet", "-v", "--verbose", "--color", "--output", "-o")
 
 GLOBAL_GROUP = "output"
@@ -55,6 +65,50 @@ def move_to_command(arguments: Sequence[str], commands: Collection[str]) -> list
     # The commands have one word or two; an option between the two words would hide the second one.
     count = 2 if len(words) > 1 and not words[1].startswith("-") and f"{words[0]} {words[1]}" in commands else 1
     return [*words[:count], *leading, *words[count:]]
+
+
+def choose_verbosity(args: argparse.Namespace) -> None:
+    """Apply the options of a command line."""
+    _chosen.update({name: getattr(args, name, default) for name, default in _UNSET.items()})
+
+
+def chosen_detail() -> Literal["quiet", "normal", "verbose"]:
+    """How much of a report to print: ``quiet`` is only what fails and the summary, ``verbose`` is everything."""
+    return "quiet" if _chosen["quiet"] else "verbose" if _chosen["verbose"] else "normal"
+
+
+def is_verbose() -> bool:
+    """Whether everything is printed, with all notes and durations (``--verbose``)."""
+    return bool(_chosen["verbose"])
+
+
+def colour_wanted(stream: TextIO | None = None) -> bool:
+    """Whether to print colours to a stream (default: stdout).
+
+    ``--color`` decides; else NO_COLOR and FORCE_COLOR, in this order; else whether the stream is a terminal.
+    """
+    if _chosen["color"] != "auto":
+        return _chosen["color"] == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR", "")
+    if forced:
+        return forced != "0"
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
+
+
+def repeat_project_options(command: str) -> str:
+    """A suggested command with the project, lockfile and scope of this command line, so that it works when pasted."""
+    from shlex import quote
+
+    folders = _chosen["project"]
+    several = isinstance(folders, list)
+    given = [("--project", folder) for folder in (folders if isinstance(folders, list) else [folders]) if folder]
+    given += [(f"--{name}", _chosen[name]) for name in ("file", "scope") if _chosen[name]]
+    if several and len(given) > 1 and not command.startswith("pinwarden ci"):
+        given = given[:1]  # only ci takes several projects
+    words = [f"{option} {quote(str(value))}" for option, value in given if f"{option} " not in command]
+    return " ".join([command, *words])
 
 
 def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> str:

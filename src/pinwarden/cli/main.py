@@ -152,7 +152,7 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     if user_command and not command.takes_command:
         parser.error("this command takes no command after --")
     args.command = user_command
-    from pinwarden.cli.verbosity import choose_verbosity
+    from pinwarden.cli.global_arguments import choose_verbosity
 
     choose_verbosity(args)
     report_file = getattr(args, "report_output", None)

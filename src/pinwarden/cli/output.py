@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.verbosity import chosen_detail, colour_wanted, repeat_project_options
+from pinwarden.cli.global_arguments import chosen_detail, colour_wanted, repeat_project_options
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 

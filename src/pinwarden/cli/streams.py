@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pinwarden.cli.verbosity import is_verbose
+from pinwarden.cli.global_arguments import is_verbose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ PROGRAM = "pinwarden"
 RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when-away --project --file --scope")
 """Options of ``pinwarden run`` whose value is the next word."""
 
+_PACKAGE_KINDS = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 MAX_WRAPPERS = 8  # nested programs such as env and sudo that are unwrapped
 
 _PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*w?|py")
@@ -58,6 +59,15 @@ def parse_launch(target: Target) -> Launch:
     return replace(
         launch.with_dangers(dangers), wrappers=tuple(name for name in wrappers if name not in _UNREPORTED_WRAPPERS)
     )
+
+
+def find_floating_package(target: Target | None) -> Launch | None:
+    """Return the package that a target starts without naming an exact release; None if it names one or starts none."""
+    if target is None or isinstance(target, HttpTarget):
+        return None
+    runs = parse_launch(target)
+    package = runs.via or runs
+    return package if package.kind in _PACKAGE_KINDS and not package.pinned else None
 
 
 def unwrap_command(command: Sequence[str]) -> list[str]:

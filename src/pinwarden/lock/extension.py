@@ -288,6 +288,12 @@ def read_extension(entry: Entry) -> LockExtension | None:
     return extension
 
 
+def is_enforced(entry: Entry) -> bool:
+    """Whether the client starts this entry through ``pinwarden run``."""
+    extension = read_extension(entry)
+    return extension is not None and extension.launch is not None
+
+
 def has_surface(entry: Entry) -> bool:
     """Whether a surface was approved for this entry."""
     extension = read_extension(entry)

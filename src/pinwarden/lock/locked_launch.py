@@ -134,12 +134,6 @@ def is_same_release(left: Entry, right: Entry) -> bool:
     return first is not None and first == second
 
 
-def is_enforced(entry: Entry) -> bool:
-    """Whether the client starts this entry through ``pinwarden run``."""
-    extension = read_extension(entry)
-    return extension is not None and extension.launch is not None
-
-
 def describe_launch(entry: Entry) -> str:
     """A label for the launch of an entry: its package URL, program or address."""
     remote = find_remote_launch(entry)

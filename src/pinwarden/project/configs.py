@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.command_line import LockedStart, parse_locked_start
+from pinwarden.clients.command_line import LockedStart, find_floating_package, parse_locked_start
 from pinwarden.clients.drift import compare_entries, compare_proposed_inputs
 from pinwarden.clients.findings import ConfigFinding, build_unresolved_start, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.locked_config import LockedConfig, read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import is_enforced
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.configured_servers import (
     ConfigIssue,
@@ -31,6 +31,7 @@ from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.project.scopes import project_in_scope
 from pinwarden.surface.drift.changes import INFO
+from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
 
@@ -41,6 +42,20 @@ if TYPE_CHECKING:
 
 _PROJECT_FOLDERS = ("${workspaceFolder}",)
 """Placeholders that clients replace by the project's folder."""
+
+
+_FLOATING_CODE = "floating_release"
+_MAX_FLOATING_NAMES = 20
+
+FLOATING_KINDS: FindingKinds = build_kind_table(
+    review=(
+        (
+            _FLOATING_CODE,
+            "Clients start servers without an exact release, so they can change at every start. A failure only with "
+            "exact-releases = true in [policy.require], otherwise a warning.",
+        ),
+    )
+)
 
 
 class LocatedEntry(Record):
@@ -206,6 +221,47 @@ def find_unresolved_starts(
             resolve_start(start, known)
         except PinwardenError as err:
             yield build_unresolved_start(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+
+
+def check_floating_releases(project: Project, files: Sequence[ConfigFile], policies: Policies) -> Iterator[Row]:
+    """Report all servers without an exact release in one row. It fails if the policy requires exact releases."""
+    floating: dict[str, str] = {}
+    entries = 0
+    for file in files:
+        for server in file.servers:
+            if find_floating_package(server.target) is not None and not _is_waived(policies, server.name):
+                entries += 1
+                floating.setdefault(server.name, project.display_path(file.path))
+    if not floating:
+        return
+    required = policies.own is not None and policies.own.require_exact_releases
+    names = ", ".join(map(mask_name, list(floating)[:_MAX_FLOATING_NAMES]))
+    more = f" and {len(floating) - _MAX_FLOATING_NAMES} more" if len(floating) > _MAX_FLOATING_NAMES else ""
+    use = "server uses" if len(floating) == 1 else "servers use"
+    counted = f"{len(floating)} {use} a floating version" + (f" ({entries} entries)" if entries > len(floating) else "")
+    how = (
+        "Pin them: pinwarden pin"
+        if required
+        else "Pin them: pinwarden pin. To make this a failure, set exact-releases = true in [policy.require] of "
+        "pinwarden.toml"
+    )
+    yield Row(
+        code=_FLOATING_CODE,
+        severity=FLOATING_KINDS[_FLOATING_CODE].severity if required else "warning",
+        entity="config",
+        name="",
+        path="",
+        message=f"{counted}: {names}{more}. {how}",
+        file=next(iter(floating.values())),
+    )
+
+
+def _is_waived(policies: Policies, name: str) -> bool:
+    if policies.own is None:
+        return False
+    from pinwarden.lock.policy_rules import apply_waivers
+
+    return not apply_waivers(policies.own, name, _FLOATING_CODE, "", policies.today).refuses
 
 
 def _split_entries(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:

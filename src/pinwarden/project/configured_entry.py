@@ -23,6 +23,7 @@ from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
 from pinwarden.lock.extension import (
     LaunchCommand,
     LockExtension,
+    is_enforced,
     keep_optional_members,
     keep_pinned_bytes,
     read_extension,
@@ -30,7 +31,7 @@ from pinwarden.lock.extension import (
 )
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import is_enforced, starts_through_run, with_locked_launch
+from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.locked_servers import resolve_start

@@ -30,6 +30,7 @@ from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import CLIENTS, Client, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.launch_choice import to_variable_name
 from pinwarden.lock.locked_config import (
     ConfigLocation,
@@ -38,7 +39,7 @@ from pinwarden.lock.locked_config import (
     read_config_origin,
     read_locked_config,
 )
-from pinwarden.lock.locked_launch import is_enforced, with_locked_launch
+from pinwarden.lock.locked_launch import with_locked_launch
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget, Target

@@ -21,19 +21,9 @@ if TYPE_CHECKING:
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.project import Project
 
-_FLOATING_KINDS = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _RESOLVED_KINDS = ("npm", "pypi", "oci")
 
 _PackageKey = tuple[str, str]
-
-
-def find_floating_package(server: ConfiguredServer) -> Launch | None:
-    """The package that a server starts without naming an exact release; None if it names one, or starts none."""
-    if not isinstance(server.target, StdioTarget):
-        return None
-    runs = parse_launch(server.target)
-    package = runs.via or runs
-    return package if package.kind in _FLOATING_KINDS and not package.pinned else None
 
 
 class _KnownRelease(Record):

@@ -25,9 +25,9 @@ from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import read_extension, with_extension
+from pinwarden.lock.extension import is_enforced, read_extension, with_extension
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NON_REGISTRY_SOURCES, read_config_origin
-from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, read_locked_launch
+from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
 from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.project.artifact_check import (
     find_newest_release,

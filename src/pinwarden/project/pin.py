@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pinwarden.clients.command_line import find_floating_package
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import config_edits, edit_word, read_server_file
 from pinwarden.clients.release_words import ReleaseWord, find_release_word, replace_word
@@ -26,7 +27,7 @@ from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
-from pinwarden.project.floating_releases import ReleaseResolver, find_floating_package
+from pinwarden.project.floating_releases import ReleaseResolver
 from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import load_policies
@@ -109,7 +110,7 @@ def plan_pins(
     unpinned: list[UnpinnedServer] = []
     requested = [server for server in servers if not names or server.name in names]
     for server in requested:
-        package = find_floating_package(server)
+        package = find_floating_package(server.target)
         if package is None:
             continue
         try:

@@ -13,10 +13,10 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import read_extension
+from pinwarden.lock.extension import is_enforced, read_extension
 from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import is_enforced, read_locked_launch
+from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import warnings_to_json
 from pinwarden.project.client_install import ClientEntries, build_not_updated_row, read_locked_entry
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry

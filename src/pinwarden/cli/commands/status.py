@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.blocked_items import find_blocked_items
 from pinwarden.cli.commands import command
+from pinwarden.cli.global_arguments import chosen_detail, colour_wanted
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
-from pinwarden.cli.verbosity import chosen_detail, colour_wanted
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project

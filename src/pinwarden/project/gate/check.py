@@ -234,8 +234,7 @@ def _check_configs(project: Project, lock: Lock, policies: Policies, options: Ga
     files = project.find_configs() if options.configs else []
     if not files:
         return []
-    from pinwarden.project.configs import check_configs
-    from pinwarden.project.gate.floating import check_floating_releases
+    from pinwarden.project.configs import check_configs, check_floating_releases
 
     return [*check_configs(project, lock, files, policies), *check_floating_releases(project, files, policies)]
 

@@ -222,7 +222,7 @@ def _collect_rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, 
     if unexplained:
         from pinwarden.clients.drift import CONFIG_KINDS
         from pinwarden.clients.findings import FINDING_KINDS
-        from pinwarden.project.gate.floating import FLOATING_KINDS
+        from pinwarden.project.configs import FLOATING_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
         known = collect_kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS, FLOATING_KINDS)
