@@ -138,7 +138,7 @@ def review_tools(setup: Setup) -> None:
             sys.stdout.write(wrap(f"{server.name}: its tools could not be read: {surface.message} [{surface.code}]"))
             sys.stdout.write(wrap(surface.hint, label="hint: ") if surface.hint else "")
         else:
-            heading = f"\n{position} of {len(prepared)}: {server.name} in {', '.join(server.clients)}\n"
+            heading = f"\n{position} of {len(prepared)}: {server.name} in {', '.join(_client_titles(server))}\n"
             approves_rest = _decide(setup, server, surface, heading=heading, without_asking=approves_rest)
 
 
@@ -261,6 +261,20 @@ def _agrees_to_start(setup: Setup, prepared: Sequence[tuple[ServerToApprove, Pre
     if answer == QUIT:
         raise QuitSetup
     return answer == "yes"
+
+
+def _client_titles(server: ServerToApprove) -> tuple[str, ...]:
+    """The clients that have the server, as people call them. The lock has one name for several of them."""
+    from pinwarden.clients.table import get_client
+    from pinwarden.lock.locked_config import read_config_origin
+
+    clients = [
+        origin.client if (origin := read_config_origin(entry)) is not None else entry.client
+        for part in server.parts
+        for entry in part.entries
+    ]
+    clients += [configured.server.client for part in server.parts for configured in part.configured]
+    return tuple(dict.fromkeys(get_client(client).title for client in clients))
 
 
 def _read_surfaces(
