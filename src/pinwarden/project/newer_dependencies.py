@@ -119,7 +119,7 @@ def _find_dependency_update(project: Project, entry: Entry, context: FetchContex
         if any(row.severity == "critical" for row in rows):
             return DependencyUpdate(entry=entry, verified=None, rows=tuple(rows))
         verified = _verify_current(check, context)
-        before = _read_pinned_closure(project, entry)
+        before = read_pinned_closure(project, entry)
         if before is not None and verified.closure is not None:
             rows += _report_closure_changes(entry, compare_closures(before, verified.closure), context, now)
             rows += report_lost_approvals(entry.name, read_extension(entry), verified.closure)
@@ -140,7 +140,8 @@ def _verify_current(check: ArtifactCheck, context: FetchContext) -> VerifiedArti
     return VerifiedArtifact(artifact_check=check, closure=closure, closure_data=closure_document.to_bytes(closure))
 
 
-def _read_pinned_closure(project: Project, entry: Entry) -> Closure | None:
+def read_pinned_closure(project: Project, entry: Entry) -> Closure | None:
+    """Read the pinned dependencies of an entry; None if it has none. Raises if the file is not the pinned one."""
     extension = read_extension(entry)
     if extension is None or extension.closure is None:
         return None

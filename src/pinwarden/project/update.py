@@ -276,7 +276,7 @@ def _report_proposal(project: Project, request: UpdateRequest, proposal: _Propos
         notes=(*_build_notes(proposal), *((NOTHING_CHANGED,) if pending else ())),
         next_command=" ".join(["pinwarden update", *map(quote_name, request.names), "--yes"]) if pending else None,
         facts={
-            "updates": [_release_to_json(release) for release in newer],
+            "updates": [release_to_json(release) for release in newer],
             "renewals": [update.entry.name for update in proposal.dependencies],
             "written": False,
             "changes": [{"code": row.code, "name": row.name, "message": row.message} for row in proposal.changes],
@@ -295,7 +295,8 @@ def _build_notes(proposal: _Proposal) -> Iterator[str]:
         yield f"releases of local programs and remote addresses cannot be looked up: {names}"
 
 
-def _release_to_json(release: Release) -> dict[str, Any]:
+def release_to_json(release: Release) -> dict[str, Any]:
+    """A newer release for ``--format json``."""
     facts = {
         "name": release.entry.name,
         "client": release.entry.client,

@@ -179,7 +179,12 @@ def _configure_update(parser: ArgumentParser) -> None:
 
 @command(_configure_update)
 def update(args: Namespace) -> int:
-    """Show what newer releases, newer dependencies and moved tags would change; with --yes, write them into the lock.
+    """Show what newer releases, newer dependencies and moved tags would change, and write them if you agree.
+
+    On a terminal, each newer release is downloaded, verified and started, and you decide after you saw what it changes:
+    its tools, dependencies and publisher. Then the lock, the approval and the configurations of all clients are written
+    together, or nothing is. In a script, --yes --allow-execute does the same. Without --allow-execute, --yes writes the
+    release and leaves its tools to a later review.
 
     Installed bundles go through all checks of a first installation again. An update of a bundle that looks like an
     attack is blocked, unless you give --on-drift warn.
@@ -187,7 +192,9 @@ def update(args: Namespace) -> int:
     Examples:
       pinwarden update
       pinwarden update notes --yes --why "security fix"
+      pinwarden update notes --yes --allow-execute
     """
+    from pinwarden.cli.guided_update import is_guided
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.scopes import report_in_scopes
@@ -196,12 +203,30 @@ def update(args: Namespace) -> int:
     lock_options = _lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
 
     def update_in(project: Project, names: tuple[str, ...]) -> Report:
+        if is_guided(args):
+            guided = _guide(args, project, names)
+            if guided is not None:
+                return guided
         with open_fetch_context(args, project, "looking up releases") as context:
             request = UpdateRequest(names=names, confirmed=args.yes, fetch_context=context)
             report = update(project, request, load_policies(project), lock_options)
             return _update_bundles(args, project, names, lock_options, report)
 
     return emit(report_in_scopes(names_by_scope(args, args.server), update_in), args.format)
+
+
+def _guide(args: Namespace, project: Project, names: tuple[str, ...]) -> Report | None:
+    """Decide about newer releases server by server; None if there are none."""
+    from pinwarden.cli.guided_update import GuidedUpdate
+    from pinwarden.cli.server_arguments import probe_options
+    from pinwarden.core.record import replace
+    from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
+    from pinwarden.project.lock import LockOptions
+    from pinwarden.system.clock import now
+
+    approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
+    probe = replace(probe_options(args), allow_execute=True)  # used only after --allow-execute or the answer yes
+    return GuidedUpdate(args, project, LockOptions(now=now(), approver=approver, probe=probe), approver).run(names)
 
 
 def _configure_outdated(parser: ArgumentParser) -> None:
