@@ -177,7 +177,7 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
         }
     )
     made = tighten(mine, theirs)
-    item, request = made.policy_for_item("h", "search", "c"), made.policy_for_requests("h", "c")
+    item, request = made.policy_for_item("h", "search", "c"), made.policy_for_server_requests("h", "c")
     assert (item.enforcement, item.unknown, item.block_at, item.allowlist) == ("warn", "block", "review", ())
     assert [made.policy_for_item("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
     assert (request.sampling, request.elicitation, request.max_rounds) == (False, True, 5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, ItemPolicy, RequestPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, ItemPolicy, ServerRequestPolicy
 from pinwarden.lock.policy import parse_policy, policy_from_table
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
@@ -19,7 +19,7 @@ def test_the_default_policy_is_the_strictest() -> None:
     assert DEFAULT_GATEWAY_POLICY.policy_for_item("s", "tool", "c") == ItemPolicy(
         enforcement="block", unknown="block", block_at="review", allowlist=()
     )
-    assert DEFAULT_GATEWAY_POLICY.policy_for_requests("s", "c") == RequestPolicy(url_hosts=())
+    assert DEFAULT_GATEWAY_POLICY.policy_for_server_requests("s", "c") == ServerRequestPolicy(url_hosts=())
 
 
 def test_the_policies_in_the_guide_are_valid() -> None:
@@ -75,7 +75,10 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         ("t", "xyz", "c"): ("warn", "allow_degraded"),
         ("t", "xyz", "d"): ("block", "allow_degraded"),
     }
-    assert (gateway.policy_for_requests("t", "c").sampling, gateway.policy_for_requests("t", "d").sampling) == (
+    assert (
+        gateway.policy_for_server_requests("t", "c").sampling,
+        gateway.policy_for_server_requests("t", "d").sampling,
+    ) == (
         False,
         True,
     )

@@ -15,15 +15,15 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.gates.lists import check_list, check_unknown_method, check_unknown_task, check_unlisted_item
-from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import check_server
+from pinwarden.gateway.gates.server_requests import Refusal
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.tasks import TaskRegistry
-from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, RequestPolicy
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, ServerRequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.gates.requests import CheckedRequest
+    from pinwarden.gateway.gates.server_requests import CheckedRequest
 
 
 class SessionLimits(Record):
@@ -229,13 +229,13 @@ class Guard:
         """Return a verdict for each member of the server's description of itself."""
         return check_server(info, self._get_approved_surface(), self.policy.policy_for_item(self.server, "", client))
 
-    def request_policy(self, client: str) -> RequestPolicy:
+    def server_request_policy(self, client: str) -> ServerRequestPolicy:
         """Return the policy for requests from the server."""
-        return self.policy.policy_for_requests(self.server, client)
+        return self.policy.policy_for_server_requests(self.server, client)
 
     def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
         """Check the content of a server request whose method the policy allows."""
-        from pinwarden.gateway.gates.requests import HIDDEN_CODES, check_request_content
+        from pinwarden.gateway.gates.server_requests import HIDDEN_CODES, check_request_content
 
         definitions = self._check_definitions(params, client)
         if isinstance(definitions, Refusal):
@@ -247,13 +247,13 @@ class Guard:
 
     def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:
         """Check the tool definitions in a result that is not a list. Returns None if there are none."""
-        from pinwarden.gateway.gates.requests import check_tools_of_result
+        from pinwarden.gateway.gates.server_requests import check_tools_of_result
 
         definitions = self._check_definitions(result, client)
         return definitions if isinstance(definitions, Refusal) else check_tools_of_result(method, definitions)
 
     def _check_definitions(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
-        from pinwarden.gateway.gates.requests import find_definitions
+        from pinwarden.gateway.gates.server_requests import find_definitions
 
         items = find_definitions(value, self.limits.max_request_tools)
         if isinstance(items, Refusal) or not items:

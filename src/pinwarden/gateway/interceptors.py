@@ -11,7 +11,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, check_request_policy
+from pinwarden.gateway.gates.server_requests import ELICITATION, ROOTS, SAMPLING, Refusal, check_request_policy
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.messages import LIST_METHODS, make_printable
@@ -175,7 +175,7 @@ def build_gateway_host(
     def check_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         params = _unwrap(payload, "params")
-        refused = check_request_policy(event, params, guard.request_policy(client))
+        refused = check_request_policy(event, params, guard.server_request_policy(client))
         checked = refused or guard.check_server_request(event, params, client)
         if isinstance(checked, Refusal):
             message = {"path": "", "message": f"{checked.reason} ({checked.code})", "severity": "error"}

@@ -14,7 +14,7 @@ from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.text import INVISIBLE, neutralize_log_commands, show_invisible
 from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
-from pinwarden.gateway.gates.requests import SERVER_REQUESTS
+from pinwarden.gateway.gates.server_requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
 from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_truncated, make_storable_name

@@ -96,7 +96,7 @@ def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleU
     """
     lock, lock_files = lock_store.read_with_files(context.project.lock)
     groups = _group_bundle_entries(lock.entries if lock else (), names)
-    updates = [_check_bundle(entries, lock_files, context) for entries in groups]
+    updates = [_prepare_update(entries, lock_files, context) for entries in groups]
     for update in updates:
         if context.confirmed and update.staged is not None and not _is_blocked(update, context.on_drift):
             _lock_update(update, update.staged, context)
@@ -162,7 +162,8 @@ def _group_bundle_entries(entries: Iterable[Entry], names: Sequence[str]) -> lis
     return list(groups.values())
 
 
-def _check_bundle(entries: list[Entry], lock_files: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
+def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
+    """Download the newest version of an installed bundle, and compare it with the locked version."""
     pin = find_bundle_pin(entries[0])
     if pin is None:
         raise TypeError("every entry of the group pins a bundle")

@@ -86,7 +86,7 @@ class ItemPolicy(Record):
     allowlist: tuple[AllowedDigest, ...] = ()
 
 
-class RequestPolicy(Record):
+class ServerRequestPolicy(Record):
     """The requests that a server may send to the client."""
 
     sampling: bool = True
@@ -196,7 +196,7 @@ class GatewayPolicy(Record):
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         return _merge_settings(("arguments",), (*rules, self)).get("arguments") == "record"
 
-    def policy_for_requests(self, server: str, client: str) -> RequestPolicy:
+    def policy_for_server_requests(self, server: str, client: str) -> ServerRequestPolicy:
         """The requests that a server may send to a client. Rules for single items do not apply."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
         settings = _merge_settings(_REQUEST_KEYS, (*rules, self))
@@ -205,7 +205,7 @@ class GatewayPolicy(Record):
             more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.text == "**"]
             settings = _merge_stricter(settings, _merge_settings(_REQUEST_KEYS, (*more, other)))
         settings = {**DEFAULTS, **settings}
-        return RequestPolicy(
+        return ServerRequestPolicy(
             sampling=settings["sampling"] == "allow",
             elicitation=settings["elicitation"] == "allow",
             roots=settings["roots"] == "allow",

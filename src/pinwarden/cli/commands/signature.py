@@ -102,7 +102,7 @@ def _configure_attest(parser: ArgumentParser) -> None:
 def attest(args: Namespace) -> int:
     """Check every byte of a bundle, then sign an attestation for it.
 
-    Installers accept the attestation from users who trust your key in that role (pinwarden trust add).
+    The attestation counts for every user who trusts your key in the role given with --role (pinwarden trust add).
 
     Examples:
       pinwarden attest acme.notes-1.0.0.car --key release.pem --role maintainer --expires-in 90d

@@ -346,7 +346,7 @@ class Bridge:
 
 
 class BridgedConversation(Bridge):
-    """A conversation between a client and one server of different protocol eras, at the server's own path."""
+    """Connects a client with one server of the other protocol era, at the server's own path (``/mcp/NAME``)."""
 
     def __init__(self, manager: SessionManager, client: GatewayClient, upstream: Upstream) -> None:
         super().__init__(manager, client)

@@ -6,7 +6,7 @@ from pinwarden.core.record import Record
 
 
 class HttpLimits(Record):
-    """The limits of one gateway. Some have an option of ``pinwarden gateway``."""
+    """The limits of one gateway. Some of them can be set with options of ``pinwarden gateway``."""
 
     max_head_bytes: int = 32 * 1024
     """Size of a request line with its headers. In practice it is below 4 KiB, even with a long token."""

@@ -12,8 +12,8 @@ Three paths lead through these steps:
 - The general path runs all steps at once, without waiting: `_relay_client_message`, `_relay_server_message`.
 - A message that takes long to check goes through `_relay_on_thread`. The messages that arrive meanwhile are queued
   (`session_queue`), so that the order stays the same.
-- A call of an approved tool takes the fast path: `call` for the request, the first half of `_relay_server_message` for
-  the result.
+- A call of an approved tool takes the fast path: `send_call` for the request, the first half of
+  `_relay_server_message` for the result.
 """
 
 from __future__ import annotations
@@ -441,8 +441,8 @@ class MessageRelay(ABC):
     ) -> bytes | None:
         """Return the ``mcp-param-`` header lines that the called tool declares.
 
-        If one contradicts the arguments of the call,
-        fail the call and return None."""
+        If one of them contradicts the arguments, fail the call and return None.
+        """
         name = message.params.get("name") if message.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None
         try:

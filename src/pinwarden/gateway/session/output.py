@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
 from pinwarden.gateway.gates.lists import format_digest
-from pinwarden.gateway.gates.requests import Refusal
+from pinwarden.gateway.gates.server_requests import Refusal
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.surface.surface import RESOURCE, Surface

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.gates.requests import (
+from pinwarden.gateway.gates.server_requests import (
     EmbeddedRequests,
     Refusal,
     build_rounds_refusal,
@@ -305,7 +305,7 @@ class ResultChecker:
             del self._rounds[oldest]
             self._task_requests.pop(oldest, None)
         self._rounds[target] = self._rounds.get(target, 0) + 1
-        policy = self._guard.request_policy(self._audit.client)
+        policy = self._guard.server_request_policy(self._audit.client)
         return build_rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
 
     def sanitize(self, data: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.lists import format_digest
-from pinwarden.gateway.gates.requests import (
+from pinwarden.gateway.gates.server_requests import (
     ELICITATION,
     SAMPLING,
     CheckedRequest,
@@ -139,7 +139,7 @@ class ServerRequestDecider:
         if is_ambiguous_server_request(message):
             reason = "Two JSON parsers could read this message as different requests."
             return Refusal(code="message_doubtful", reason=reason)
-        policy = self._guard.request_policy(self._audit.client)
+        policy = self._guard.server_request_policy(self._audit.client)
         if len(self.open) >= self._guard.limits.max_open:
             return build_rounds_refusal(policy)
         if (
@@ -169,7 +169,7 @@ class RequestChecker:
 
     def find_denial(self, method: str, params: Any) -> Refusal | None:
         """Return why the policy denies requests with this method or URL; None if it allows them."""
-        return check_request_policy(method, params, self._guard.request_policy(self._audit.client))
+        return check_request_policy(method, params, self._guard.server_request_policy(self._audit.client))
 
     def find_refusal(
         self, requests: EmbeddedRequests | Refusal, request: ForwardedRequest, out: OutputBuilder

@@ -621,7 +621,7 @@ class Session:
         out.to_client += [build_error(deferred_id) for deferred_id in self._deferred.take_request_ids()]
 
     def _parse_outgoing(self, data: bytes) -> Any:
-        """Parse a message that the gateway did not send."""
+        """Parse a message that the gateway wanted to send, but could not."""
         try:
             return strict_json.parse_json(data, self._json)
         except PinwardenError:

@@ -235,7 +235,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
     from pinwarden.system.net.connections import NetworkRules
     from pinwarden.system.net.http_client import HttpOptions
 
-    _refuse_unnamed_variables(target, options)
+    _refuse_unlisted_variables(target, options)
     expanded = HttpTarget(
         url=expand_placeholders(target.url, os.environ),
         headers={name: expand_placeholders(value, os.environ) for name, value in target.headers.items()},
@@ -270,7 +270,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
         raise mask.mask_error(err, {}) from err
 
 
-def _refuse_unnamed_variables(target: HttpTarget, options: ProbeOptions) -> None:
+def _refuse_unlisted_variables(target: HttpTarget, options: ProbeOptions) -> None:
     """Refuse to send environment variables that ``send_only`` does not list."""
     if options.send_only is None:
         return

@@ -257,7 +257,7 @@ def find_exfiltration(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def find_secret_paths(text: str) -> list[SentencePart]:
-    """Find the paths of secrets in ``text``, which is in plain form."""
+    """Find file paths that lead to secrets. ``text`` is the plain form, with disguises undone (see `cues.py`)."""
     if _PATH_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
         return []
     spans = sorted(_find_secret_path_spans(text))

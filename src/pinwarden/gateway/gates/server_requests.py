@@ -17,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.gateway.gates.lists import choose_change_action, choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, Verdict
-from pinwarden.lock.gateway_policy import ItemPolicy, RequestPolicy
+from pinwarden.lock.gateway_policy import ItemPolicy, ServerRequestPolicy
 from pinwarden.lock.policy_table import normalize_host
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW, SEVERITIES
 from pinwarden.surface.protocol import URL_REQUIRED
@@ -47,7 +47,7 @@ EmbeddedRequests = tuple[tuple[str, Any], ...]
 _MALFORMED = Refusal(code="request_malformed", reason="The server's request for input is malformed.")
 
 
-def check_request_policy(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
+def check_request_policy(method: str, params: Any, policy: ServerRequestPolicy) -> Refusal | None:
     """Return why the policy denies a server request; None if it allows the request."""
     if method in _HARMLESS:
         return None
@@ -106,7 +106,7 @@ def find_requests_in_task(task: Mapping[str, Any]) -> EmbeddedRequests | Refusal
     return requests
 
 
-def build_rounds_refusal(policy: RequestPolicy) -> Refusal:
+def build_rounds_refusal(policy: ServerRequestPolicy) -> Refusal:
     """Return the refusal for a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",
@@ -114,7 +114,7 @@ def build_rounds_refusal(policy: RequestPolicy) -> Refusal:
     )
 
 
-def _check_url(url: Any, policy: RequestPolicy) -> Refusal | None:
+def _check_url(url: Any, policy: ServerRequestPolicy) -> Refusal | None:
     refusal = Refusal(
         code="url_host_denied",
         reason="The server sends the user to a URL that the policy does not allow (url-hosts).",
