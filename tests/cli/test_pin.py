@@ -171,7 +171,8 @@ def test_the_locks_of_all_scopes_follow_and_ci_stays_clean(world: Clients) -> No
     own = json.loads((world.folder / "home/.config/pinwarden/mcp-lock.json").read_text())["servers"]
     assert {entry["selectedTarget"]["version"] for entry in own.values()} == {"2.0.0", "1.1.0"}
     world.done("ci")
-    world.done("doctor")
+    _, doctor = world.run_json("doctor")
+    assert doctor["issues"] == [], doctor
 
 
 def test_a_server_that_is_configured_differently_than_locked_stays_a_finding(world: Clients) -> None:
