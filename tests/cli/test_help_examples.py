@@ -33,7 +33,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOTES_SERVER = (REPOSITORY / "examples" / "notes_server.py").read_text()
 REGISTRY_URL = "https://registry.example.org"
 OCI_HOST = "registry.example.org"
-NEEDS_MORE = ("pinwarden bundle push", "pinwarden bundle pull", "pinwarden registry serve", "pinwarden approve")
+NEEDS_MORE = (
+    "pinwarden bundle push",
+    "pinwarden bundle pull",
+    "pinwarden registry serve",
+    "pinwarden approve",
+    "pinwarden setup",
+)
 """Examples that need an OCI registry or a terminal, or that run until they are stopped: each has its own test."""
 
 

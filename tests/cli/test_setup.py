@@ -22,6 +22,9 @@ import yaml
 from tests.cli.run import Outcome, pinwarden_in
 from tests.cli.setup_transcript import YES, Transcript, play
 from tests.cli.terminal import AtTerminal
+from tests.cli.test_help_examples import examples
+from tests.cli.test_lock_and_gate import POISONED
+from tests.cli.test_lock_and_gate import World as PoisonedWorld
 from tests.support.needs import needs
 from tests.support.ten_servers import BOUNDED, FLOATING, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
 
@@ -199,6 +202,23 @@ class TestChoices:
             assert not [question for question in declined.questions if question.startswith("Approve")]
 
 
+class TestAttacks:
+    def test_a_poisoned_server_is_approved_neither_by_default_nor_with_yes(self, tmp_path: Path) -> None:
+        """Attack: hide an order among servers that a person approves by pressing Enter."""
+        poisoned = PoisonedWorld(tmp_path)
+        poisoned.configure({"notes": poisoned.serve(POISONED)})
+        world = TenServers(home=poisoned.home, project=poisoned.root, address="")
+        files = world.client_files()
+        outcome = play(world, "setup")
+        assert outcome.code == 1
+        assert "Approve notes? [y]es [s]how s[K]IP".lower() in outcome.screen.lower()
+        assert "[a]ll" not in outcome.screen
+        assert states(world)["approved"] == {"no"}
+        assert run(world, "setup", "--yes", "--allow-execute", "--enforce").code == 1
+        assert states(world)["approved"] == {"no"}
+        assert world.client_files() == files
+
+
 class TestWithoutATerminal:
     def test_it_is_a_usage_error_with_the_command_that_works(self, tmp_path: Path) -> None:
         with ten_servers(tmp_path, ("hello", "calculator")) as world:
@@ -250,6 +270,13 @@ def test_the_commands_of_the_readme_work_in_their_order(tmp_path: Path) -> None:
             outcome = play(world, *words)
             assert outcome.code == 0, f"{line}: {outcome.screen[-2000:]}"
         assert states(world) == DONE
+
+
+def test_the_examples_of_the_help_run(tmp_path: Path) -> None:
+    with ten_servers(tmp_path, ("hello", "calculator")) as world:
+        for line in examples("setup"):
+            outcome = play(world, *shlex.split(line)[1:])
+            assert outcome.code == 0, f"{line}: {outcome.screen[-2000:]}"
 
 
 @dataclass(frozen=True, kw_only=True)
