@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.artifacts.pylock import Pylock, PylockFile, PylockPackage, parse_pylock
+from pinwarden.artifacts.pylock import Pylock, PylockDistribution, PylockPackage, parse_pylock
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 
@@ -37,14 +37,14 @@ def test_a_lock_as_uv_writes_it_is_read() -> None:
                 version="1.0",
                 marker="sys_platform == 'win32'",
                 wheels=(
-                    PylockFile(
+                    PylockDistribution(
                         name="acme_notes-1.0-py3-none-any.whl",
                         url="https://f.example/acme_notes-1.0-py3-none-any.whl",
                         sha256=digest,
                         uploaded_at="2026-07-23T18:16:12Z",
                     ),
                 ),
-                sdist=PylockFile(
+                sdist=PylockDistribution(
                     name="acme_notes-1.0.tar.gz",
                     url="https://f.example/acme_notes-1.0.tar.gz",
                     sha256=digest,

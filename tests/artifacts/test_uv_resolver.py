@@ -19,7 +19,7 @@ from packaging.markers import default_environment
 from packaging.tags import sys_tags
 
 from pinwarden.artifacts.endpoints.pypi import find_indexes
-from pinwarden.artifacts.pylock import PylockFile, PylockPackage, parse_pylock
+from pinwarden.artifacts.pylock import PylockDistribution, PylockPackage, parse_pylock
 from pinwarden.artifacts.python_package import choose_best_wheel, is_marker_satisfied
 from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
 from pinwarden.core.digest import Digest
@@ -62,7 +62,7 @@ def test_uv_resolves_a_package_with_its_dependencies(tmp_path: Path) -> None:
 
     def package(name: str, version: str, data: bytes) -> PylockPackage:
         file = wheel_name(name, version)
-        wheel = PylockFile(name=file, url=place + file, sha256=Digest.of_bytes(data))
+        wheel = PylockDistribution(name=file, url=place + file, sha256=Digest.of_bytes(data))
         return PylockPackage(name=name, version=version, wheels=(wheel,))
 
     assert lock.packages == (package("acme-base", "2.5", base), package("acme-notes", "1.0", notes))

@@ -32,7 +32,7 @@ _MAX_SIZE = 16 * 1024 * 1024 * 1024
 _MAX_MARKER = 10_000
 
 
-class PylockFile(Record):
+class PylockDistribution(Record):
     """One installable file."""
 
     name: str
@@ -48,8 +48,8 @@ class PylockPackage(Record):
     name: str
     version: str
     marker: str = ""
-    wheels: tuple[PylockFile, ...] = ()
-    sdist: PylockFile | None = None
+    wheels: tuple[PylockDistribution, ...] = ()
+    sdist: PylockDistribution | None = None
 
 
 class Pylock(Record):
@@ -122,7 +122,7 @@ def _check_files(package: PylockPackage) -> None:
         _refuse(f"has no file for {name}")
 
 
-def _parse_file(value: Any, package: str, version: str) -> PylockFile:
+def _parse_file(value: Any, package: str, version: str) -> PylockDistribution:
     if not isinstance(value, dict):
         _refuse(f"has a file of {package} that is not a table")
     url = value.get("url")
@@ -134,7 +134,7 @@ def _parse_file(value: Any, package: str, version: str) -> PylockFile:
     size = value.get("size")
     if size is not None and (type(size) is not int or not 0 < size <= _MAX_SIZE):
         _refuse(f"has an invalid size for {name}")
-    return PylockFile(
+    return PylockDistribution(
         name=name,
         url=url,
         sha256=_parse_sha256(value.get("hashes"), name),

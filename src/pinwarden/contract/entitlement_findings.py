@@ -78,7 +78,7 @@ def check_tool_entitlements(locked: Lockfile, observed: ObservedServer) -> list[
             for kind in known
             if kind not in entitlements.kinds
         ]
-        rows += _report_unknown_reach("tool", name, _read_locked_entitlements(locked, name), entitlements)
+        rows += _report_unfollowed_code("tool", name, _read_locked_entitlements(locked, name), entitlements)
     return rows
 
 
@@ -96,7 +96,7 @@ def check_prompt_and_resource_entitlements(locked: Lockfile, observed: ObservedS
                 continue
             changes = find_gained(name, _read_strings(before.get("kinds")), entitlements)
             rows += [replace(_build_row(change, "critical"), entity=entity) for change in changes]
-            rows += _report_unknown_reach(entity, name, before, entitlements)
+            rows += _report_unfollowed_code(entity, name, before, entitlements)
     return rows
 
 
@@ -127,10 +127,10 @@ def check_startup_entitlements(locked: Lockfile, observed: ObservedServer, name:
     kinds = _read_strings(before.get("kinds"))
     startup = observed.analysis.startup
     rows = [replace(_build_row(finding, "critical"), entity="server") for finding in find_gained(name, kinds, startup)]
-    return [*rows, *_report_unknown_reach("server", name, before, startup)]
+    return [*rows, *_report_unfollowed_code("server", name, before, startup)]
 
 
-def _report_unknown_reach(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
+def _report_unfollowed_code(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
     """Report calls that the analysis cannot follow, unless they are in the lock."""
     known = summarize_reach(before)["unknown"]
     new = {

@@ -25,7 +25,7 @@ from pinwarden.contract.entitlements.values import (
     Entitlements,
     Handler,
     Source,
-    UnknownReach,
+    UnfollowedCode,
 )
 from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, ContractExtension, ToolExtension
 from pinwarden.contract.surface_contracts import (
@@ -328,7 +328,7 @@ _MAX_LISTED = 5
 """The number of tool names in a note. The lock lists all tools."""
 
 
-def describe_location(finding: EntitlementFinding | UnknownReach) -> str:
+def describe_location(finding: EntitlementFinding | UnfollowedCode) -> str:
     """Return the file, line and code of a finding, and the call path from the handler to that line."""
     call_path = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
     return f"{finding.path}:{finding.line} {finding.what}" + (f" via {call_path}" if call_path else "")

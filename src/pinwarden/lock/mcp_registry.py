@@ -202,10 +202,12 @@ def _read_local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
         rows = document
         if isinstance(document, dict):
             rows = next((document[member] for member in ("servers", "entries") if member in document), [document])
-        for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(rows, list):
+            raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
+        for index, row in enumerate(rows):
             entry = _parse_entry(source, row)
             if entry is None:
-                raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
+                raise PinwardenError("CONFIG_INVALID", f"{path}: element {index} is not a server")
             yield entry
 
 

@@ -32,7 +32,7 @@ class PolicyIssue(Record):
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """The row of a report."""
+        """Return the JSON object that reports list."""
         return {"code": self.code, "message": self.message}
 
 

@@ -60,7 +60,10 @@ class DeclaredArgument(Record):
 
 
 class DeclaredPackage(Record):
-    """A package that contains the server. ``command`` and ``args`` are not in the schema; ToolPin reads them first."""
+    """A package that contains the server.
+
+    ``command`` and ``args`` are not in the schema of server.json. If present, they take precedence, as in ToolPin.
+    """
 
     registry_type: str
     identifier: str

@@ -41,7 +41,7 @@ from pinwarden.lock.trust_tiers import (
 )
 from pinwarden.surface.interop import (
     Advisory,
-    ToolNames,
+    ToolNameFinder,
     build_cross_tool_advisory,
     build_duplicate_name_advisory,
     compute_toolpin_hashes,
@@ -161,7 +161,7 @@ def verify_target(
 def scan_tools(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
     """ToolPin's scan of the names and descriptions of tools."""
     names = [str(tool.get("name", "")) for tool in tools]
-    siblings = ToolNames(names)
+    siblings = ToolNameFinder(names)
     advisories: list[tuple[str, Advisory]] = []
     for name, tool in zip(names, tools, strict=True):
         description = tool.get("description")

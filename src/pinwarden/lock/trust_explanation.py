@@ -143,7 +143,7 @@ class TrustVerdict(Record):
     tier: Tier
 
     def to_json(self) -> dict[str, str]:
-        """The object of a report."""
+        """Return the JSON object that reports contain."""
         return {"verdict": self.verdict, "reason": self.reason, "detailTier": self.tier}
 
 

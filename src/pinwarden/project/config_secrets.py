@@ -80,7 +80,7 @@ class SecretsReport(Record):
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
-        """The report as ToolPin prints it."""
+        """Return the report as ``toolpin secrets audit --json`` prints it."""
         return {"ok": self.ok, "checked": self.checked, "findings": [finding.to_json() for finding in self.findings]}
 
 

@@ -204,8 +204,8 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
     followed = follow_log(files, before, replace(options, watch=tuple(watch)))
     save_log_state(path, followed.state)
     shown = followed.events
-    size = followed.head.checkpoint.size
-    summary = f"{plural(followed.new_count, 'new event')}, {len(shown)} of watched names; the log has {size}"
+    size = plural(followed.head.checkpoint.size, "event")
+    summary = f"{plural(followed.new_count, 'new event')}, {len(shown)} for watched names; the log has {size}"
     notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.is_first else ()
     # Key changes are always reported, whichever names are watched.
     rows = (*(_build_key_row(change) for change in followed.key_changes), *(_build_event_row(event) for event in shown))

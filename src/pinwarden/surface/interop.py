@@ -408,7 +408,7 @@ def build_cross_tool_advisory(name: str) -> Advisory:
     return Advisory(code="cross_tool_instruction", severity="info", message=message)
 
 
-class ToolNames:
+class ToolNameFinder:
     """Finds tool names in text after ``call``, ``use``, ``invoke`` and ``run``.
 
     Names are indexed by their first letters, so the search time hardly depends on the number of names.

@@ -19,7 +19,7 @@ from pinwarden.contract.entitlements.values import (
     Handler,
     Source,
     Step,
-    UnknownReach,
+    UnfollowedCode,
 )
 from pinwarden.core.record import Record
 
@@ -50,7 +50,9 @@ def analyse(
     interpreter = AbstractInterpreter(sources, packages)
     selected = _list_registered_handlers(interpreter) if handlers is None else tuple(handlers)
     roots = interpreter.follow(selected)
-    at_start = [module.activation for handler in selected if (module := interpreter.module(handler.module)) is not None]
+    at_start = [
+        module.activation for handler in selected if (module := interpreter.load_module(handler.module)) is not None
+    ]
     started = _find_reachable(dict.fromkeys(at_start), set())
     modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
@@ -127,19 +129,19 @@ def _combine_entitlements(
     first_activations = {activation: None for handler in handlers for activation in roots[handler]}
     entitlements = _collect_entitlements(_find_reachable(first_activations, at_start))
     notes = [
-        _build_unknown_reach("the handler was not found in the source", handler)
+        _build_unfollowed_code("the handler was not found in the source", handler)
         for handler in handlers
         if not roots[handler]
     ]
     if interpreter.exhausted:
-        notes.append(_build_unknown_reach("the program is too large to be followed to its end", handlers[0]))
+        notes.append(_build_unfollowed_code("the program is too large to be followed to its end", handlers[0]))
     return Entitlements(
         kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
     )
 
 
-def _build_unknown_reach(reason: str, handler: Handler) -> UnknownReach:
-    return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
+def _build_unfollowed_code(reason: str, handler: Handler) -> UnfollowedCode:
+    return UnfollowedCode(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
 
 
 def _find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
@@ -162,13 +164,13 @@ def _call_sort_key(call: tuple[Activation, int]) -> tuple[int, str, str]:
     return line, called.module.name, called.label
 
 
-def _finding_sort_key(finding: EntitlementFinding | UnknownReach) -> tuple[str, int, str]:
+def _finding_sort_key(finding: EntitlementFinding | UnfollowedCode) -> tuple[str, int, str]:
     return finding.path, finding.line, finding.kind if isinstance(finding, EntitlementFinding) else finding.reason
 
 
 def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
     findings: dict[tuple[str, str, int], EntitlementFinding] = {}
-    unknown: dict[tuple[str, str, int], UnknownReach] = {}
+    unknown: dict[tuple[str, str, int], UnfollowedCode] = {}
     for activation, call_path in call_paths.items():
         module = activation.module
         path = module.source.path
@@ -185,7 +187,7 @@ def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Ent
                 )
         for reason, line, what in activation.unknown:
             if (reason, path, line) not in unknown:
-                unknown[reason, path, line] = UnknownReach(
+                unknown[reason, path, line] = UnfollowedCode(
                     reason=reason,
                     path=path,
                     line=line,

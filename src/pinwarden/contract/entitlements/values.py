@@ -79,7 +79,7 @@ class EntitlementFinding(Record):
     """Whether the line is in an installed package instead of the server's own code."""
 
 
-class UnknownReach(Record):
+class UnfollowedCode(Record):
     """A line of code that the analysis cannot follow, so its entitlements are unknown."""
 
     reason: str
@@ -97,7 +97,7 @@ class Entitlements(Record):
     kinds: tuple[str, ...] = ()
     """Members of ``KINDS``."""
     findings: tuple[EntitlementFinding, ...] = ()
-    unknown: tuple[UnknownReach, ...] = ()
+    unknown: tuple[UnfollowedCode, ...] = ()
 
     @property
     def filesystem(self) -> bool:

@@ -382,7 +382,10 @@ class LineReader(asyncio.Protocol):
         limits: HttpLimits,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """``on_too_long`` is called with the reason if a line exceeds ``max_bytes``. If None, the line is truncated."""
+        """``on_too_long`` is called with the reason if a line exceeds ``max_bytes`` or the shared memory budget.
+
+        If it is None, the bytes beyond the limit are left out.
+        """
         self._on_line = on_line
         self._on_closed = on_closed
         self._on_too_long = on_too_long

@@ -221,7 +221,7 @@ class TracedSink:
         return self._sink.open
 
     def send_message(self, message: ParsedMessage) -> None:
-        """Forward a message before the response."""
+        """Forward a message that precedes the response."""
         self._sink.send_message(message)
 
     def respond(self, message: ParsedMessage, status: int) -> None:

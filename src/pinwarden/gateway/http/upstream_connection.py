@@ -89,7 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def outgoing(self) -> UpstreamRequest | None:
-        """The current request."""
+        """The current request; None if the connection is idle."""
         return self._outgoing
 
     def is_usable(self) -> bool:

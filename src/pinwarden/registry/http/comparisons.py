@@ -64,15 +64,15 @@ class Comparisons:
         parameters = request.path_params
         tool, before, after = parameters["tool"], parameters["before"], parameters["after"]
         pair: VersionPair = await self._work(find_pair, self._registry, tool, before, after)
-        parts = await self._parts(pair, identify_client(request))
+        compared = await self._get_members(pair, identify_client(request))
         versions = {"tool": tool, "before": before, "after": after}
         members = sorted(
-            {**parts, **{name: canonicalize(value, "rulebook") for name, value in versions.items()}}.items()
+            {**compared, **{name: canonicalize(value, "rulebook") for name, value in versions.items()}}.items()
         )
         body = b"{" + b",".join(b'"' + name.encode() + b'":' + value for name, value in members) + b"}\n"
         return Response(body, media_type=JSON, headers={"cache-control": "no-cache"})
 
-    async def _parts(self, pair: VersionPair, client: str) -> ComparisonMembers:
+    async def _get_members(self, pair: VersionPair, client: str) -> ComparisonMembers:
         digests = pair.digests
         cached = self._results.get(digests)
         if cached is not None:

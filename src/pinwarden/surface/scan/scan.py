@@ -72,7 +72,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
     scanner = _Scanner(
-        siblings=toolpin.ToolNames(names), neighbour_tools=NeighbourTools.from_surfaces(surface, neighbours)
+        siblings=toolpin.ToolNameFinder(names), neighbour_tools=NeighbourTools.from_surfaces(surface, neighbours)
     )
     findings: list[ScanFinding] = []
     if surface.server:
@@ -127,7 +127,7 @@ class _Scanner:
 
     __slots__ = ("_cleared", "_findings_by_text", "_siblings", "_suspect", "neighbour_tools")
 
-    def __init__(self, siblings: toolpin.ToolNames, neighbour_tools: NeighbourTools) -> None:
+    def __init__(self, siblings: toolpin.ToolNameFinder, neighbour_tools: NeighbourTools) -> None:
         self.neighbour_tools = neighbour_tools
         self._siblings = siblings
         self._findings_by_text: dict[str, tuple[_TextFinding, ...]] = {}

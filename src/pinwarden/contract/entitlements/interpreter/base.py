@@ -81,7 +81,7 @@ class InterpreterBase:
         """Return the value that a type annotation implies."""
         raise NotImplementedError
 
-    def module(self, name: str) -> Module | None:
+    def load_module(self, name: str) -> Module | None:
         """Return a module of the server or of an analysed package. Its code is followed once, like an import."""
         raise NotImplementedError
 
@@ -195,10 +195,10 @@ class InterpreterBase:
             self.follow_global_writers(name, module)
             value = module.frame.all_values.get(name, EMPTY)
             if any(type(item) is ImportedName and item.module is module and item.name == name for item in value):
-                below = self.module(f"{module.name}.{name}")
+                below = self.load_module(f"{module.name}.{name}")
                 return AbstractValue((ModuleItem(below),)) if below else EMPTY
             return self.resolve_imports(value, frame)
-        below = self.module(f"{module.name}.{name}")
+        below = self.load_module(f"{module.name}.{name}")
         if below is not None:
             return AbstractValue((ModuleItem(below),))
         for star in module.star_imports:

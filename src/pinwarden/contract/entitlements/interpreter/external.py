@@ -256,7 +256,7 @@ class ExternalCalls(Registrations):
 
     def import_module(self, name: str, frame: PythonFrame, node: ast.AST) -> AbstractValue:
         """Return a module by its full name."""
-        module = self.module(name)
+        module = self.load_module(name)
         if module is None:
             self.evaluate_external(name, node, frame)
             return AbstractValue((ExternalName(effects.canonicalize_path(name)),))

@@ -44,7 +44,7 @@ class AbstractInterpreter(Statements):
 
     # Modules
 
-    def module(self, name: str) -> Module | None:
+    def load_module(self, name: str) -> Module | None:
         """Return a module of the server or of an analysed package. The first call follows its code, like an import."""
         known = self.modules.get(name)
         if known is not None or name in self.modules:
@@ -57,7 +57,7 @@ class AbstractInterpreter(Statements):
             return None
         module = self.modules[name] = Module(name, source, third_party=third_party)
         parent, _, _ = name.rpartition(".")
-        above = self.module(parent) if parent else None
+        above = self.load_module(parent) if parent else None
         if above is not None:
             module.activation.calls.setdefault(above.activation, 1)
         module.parse()
@@ -108,13 +108,13 @@ class AbstractInterpreter(Statements):
         """Import every module that seems to register tools, and follow the functions that do so."""
         for name, source in self.sources.items():
             if any(sign in source.text for sign in _REGISTRATION_HINTS):
-                module = self.module(name)
+                module = self.load_module(name)
                 if module is not None and module.tree is not None:
                     self._follow_registering(module, module.tree)
         self._follow_pending()
         for registration in list(self.registrations.values()):
             if registration.kind == "list_tools":
-                module = self.module(registration.module)
+                module = self.load_module(registration.module)
                 if module is not None:
                     self._follow_detached(self.find_value(registration.module, registration.qualname), module)
 
@@ -129,7 +129,7 @@ class AbstractInterpreter(Statements):
 
     def find_value(self, module_name: str, qualname: str, line: int = 0) -> AbstractValue:
         """Return the value of a qualified name, after following the functions that enclose its definition."""
-        module = self.module(module_name)
+        module = self.load_module(module_name)
         if module is None:
             return EMPTY
         parts = qualname.split(".<locals>.")
@@ -148,7 +148,7 @@ class AbstractInterpreter(Statements):
 
     def find_roots(self, handler: Handler) -> dict[Activation, None]:
         """Return the activations that a call of the handler starts."""
-        module = self.module(handler.module)
+        module = self.load_module(handler.module)
         if module is None:
             return {}
         value = self.find_value(handler.module, handler.function, handler.line)

@@ -176,7 +176,7 @@ class Definitions(Branches):
     def follow_import_from(self, node: ast.ImportFrom, frame: PythonFrame) -> bool:
         """Bind names of a module, and follow it."""
         name = self._resolve_import_name(node, frame.module)
-        module = self.module(name) if name else None
+        module = self.load_module(name) if name else None
         if module is not None:
             self.record_call(frame, module.activation, node)
         for alias in node.names:
@@ -190,7 +190,7 @@ class Definitions(Branches):
 
     def import_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         """Return the value of an import from an external module."""
-        below = self.module(path)
+        below = self.load_module(path)
         if below is not None:
             self.record_call(frame, below.activation, node)
             return AbstractValue((ModuleItem(below),))
@@ -198,7 +198,7 @@ class Definitions(Branches):
 
     def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: PythonFrame) -> None:
         bound = alias.asname or alias.name
-        below = None if alias.name in module.frame.all_values else self.module(f"{module.name}.{alias.name}")
+        below = None if alias.name in module.frame.all_values else self.load_module(f"{module.name}.{alias.name}")
         if below is not None:
             self.record_call(frame, below.activation, node)
             self.store(frame, bound, AbstractValue((ModuleItem(below),)))
