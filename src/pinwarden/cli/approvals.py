@@ -18,7 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.project.approve import (
     Approval,
-    apply_change,
+    build_item_change,
     describe_unchanged,
     list_config_changes,
     prepare_approval,
@@ -177,7 +177,7 @@ def _decide_each(approval: Approval, approver: Approver) -> str:
     items = list(split_changes(approved, served))
     skipped = 0
     for position, (member, key) in enumerate(items, 1):
-        change = apply_change(approved, served, member, key)
+        change = build_item_change(approved, served, member, key)
         step = replace(prepare_approval(server, change.surface), changes=change.changes)
         answer = _decide_item(step, f"{position} of {len(items)}: approve {change.title}?")
         if answer == QUIT:

@@ -113,7 +113,7 @@ class _BundleDownload:
             self._checks.fail_step(error, EXIT_REFUSED)
         registry = self._trusted.find_registry(key_id)
         if registry is None:
-            raise TypeError("the registry that signed the pointer is in the trust store")
+            raise TypeError("the registry that signed the pointer is not in the trust store")
         return replace(submission, trust=self._trusted.trust), pointer, registry
 
     def _verify_signature(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:

@@ -124,7 +124,7 @@ class InstallChecks:
                 self._add(None, DOCUMENTS_CHECK, FAILED, f"{result.rejection.what} ({result.rejection.code})")
             raise InstallRefusedError(result.rejection, EXIT_REFUSED)
         if result.provenance is None:
-            raise TypeError("an accepted bundle has a provenance")
+            raise TypeError("the accepted bundle has no provenance")
         if result.documents is not None:
             return result.provenance, result.documents
         # Literal mode accepts documents without validating them; validate them before anything is unpacked.

@@ -209,7 +209,7 @@ def split_changes(approved: Surface, served: Surface) -> Iterator[tuple[str, str
                 yield kind.member, key
 
 
-def apply_change(approved: Surface, served: Surface, member: str, key: str) -> ItemChange:
+def build_item_change(approved: Surface, served: Surface, member: str, key: str) -> ItemChange:
     """Build the approved surface with one item as the server serves it now."""
     if member == "server":
         server = {name: value for name, value in (approved.server or {}).items() if name != key}

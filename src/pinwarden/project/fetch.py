@@ -181,7 +181,7 @@ def _fetch_server(
 
 
 def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) -> dict[str, object]:
-    """Download and unpack an installed bundle, as its entry pins it."""
+    """Unpack the bundle that a lock entry pins, after downloading the files that are missing here."""
     from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.bundle.environment import find_missing_files
     from pinwarden.project.installed_bundles import ensure_bundle

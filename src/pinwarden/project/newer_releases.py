@@ -60,7 +60,7 @@ NOTHING_TO_LOOK_UP = "there is nothing to look up"
 
 UPDATE_KINDS: FindingKinds = build_kind_table(
     review=(
-        ("selectedTarget_changes", "A newer release would install something else."),
+        ("selectedTarget_changes", "A newer release would install a different package, or connect to a different URL."),
         ("config_changes", "A newer release would be configured differently."),
         ("capabilityManifest_changes", "A newer release declares different secrets, hosts or transports."),
         ("tier_changes", "A newer release has another tier."),

@@ -157,7 +157,7 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
     )
 
 
-def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
+def compare_surfaces_of_clients(first: Surface, second: Surface, subject: str) -> Report:
     """Compare the surfaces that a server shows to two clients. They should be equal."""
     changes = compare(first, second)
     same = "the server shows both clients the same surface"

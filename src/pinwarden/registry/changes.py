@@ -59,7 +59,7 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
 def _move_channel(
     transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
 ) -> ChangeResult:
-    version = _find_version(transaction, caller, statement)
+    version = _load_authorized_version(transaction, caller, statement)
     channel = check_channel(statement.reader.text("channel"))
     subject = f"{version.tool} {channel} {version.version}"
     if version.yanked is not None:
@@ -74,7 +74,7 @@ def _move_channel(
 
 def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
     """Record the yank in the log, and remove the pointers of all channels to the version."""
-    version = _find_version(transaction, caller, statement)
+    version = _load_authorized_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is not None:
         return ChangeResult(subject=subject, changed=False)
@@ -95,7 +95,7 @@ def _yank(transaction: Transaction, registry: Registry, caller: Caller, statemen
 def _unyank(
     transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
 ) -> ChangeResult:
-    version = _find_version(transaction, caller, statement)
+    version = _load_authorized_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is None:
         return ChangeResult(subject=subject, changed=False)
@@ -179,7 +179,9 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
     return ChangeResult(subject=f"{caller.token.namespace} {attestation[0]}", changed=attestation[0] not in present)
 
 
-def _find_version(transaction: Transaction, caller: Caller, statement: PublisherStatement) -> PublishedVersion:
+def _load_authorized_version(
+    transaction: Transaction, caller: Caller, statement: PublisherStatement
+) -> PublishedVersion:
     reader = statement.reader
     tool, version = check_tool(reader.text("tool")), check_version(reader.text("version"))
     authorize_namespace(transaction, caller, statement, tool)

@@ -53,7 +53,7 @@ def inspect(args: Namespace) -> int:
       pinwarden inspect notes --allow-execute
       pinwarden inspect --allow-execute --output now.json -- python3 notes_server.py
     """
-    from pinwarden.project.surface_reports import compare_clients, inspect_surface
+    from pinwarden.project.surface_reports import compare_surfaces_of_clients, inspect_surface
     from pinwarden.surface.surface import encode_surface
 
     if bool(args.target) == bool(args.command):
@@ -68,7 +68,7 @@ def inspect(args: Namespace) -> int:
         other = ClientIdentity(name=args.compare_client)
         prepared = prepare_target(args.target, target, args, typed=typed)
         first, second = probe_as_two_clients(prepared.target, prepared.options, other)
-        return emit(compare_clients(first, second, subject), args.format)
+        return emit(compare_surfaces_of_clients(first, second, subject), args.format)
     surface = probe_target(args.target, target, args, typed=typed)
     if args.output:
         from pinwarden.system.files import write_atomically

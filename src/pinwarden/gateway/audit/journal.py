@@ -64,7 +64,7 @@ class JournalEvent(NamedTuple):
 
     at: int
     event: AuditEvent
-    """The event. For a call, the template: the request id at the end of its ``call`` is missing."""
+    """The event. Calls of one tool share an event, whose ``call`` ends before the request id (see ``request_id``)."""
     request_id: str = ""
     """The request id of a call, which belongs at the end of ``call``."""
 

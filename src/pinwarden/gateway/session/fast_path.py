@@ -222,7 +222,7 @@ class CallFastPath:
         """Update the callable tools from the checked list, if that list is current and the server is not blocked."""
         guard = self.guard
         generation = guard.generation  # read first: if another thread changes it, the values below are invalid
-        tools = self._lists.find_current(TOOL, now) if self._server.clear_epoch == guard.epoch else None
+        tools = self._lists.find_current(TOOL, now) if self._server.passing_epoch == guard.epoch else None
         if tools is None:
             return
         policy = guard.policy

@@ -65,7 +65,7 @@ class RequestDecider:
         if is_ambiguous_request(message):
             return self._refuse_ambiguous(request_id, method, out)
         if method not in _BEFORE_IDENTITY:
-            if self._server.clear_epoch != self._guard.epoch:
+            if self._server.passing_epoch != self._guard.epoch:
                 refusal = self._server.find_method_refusal(method, out)
                 if refusal is not None:
                     return self._apply_verdict(refusal, message, "", out)

@@ -32,7 +32,7 @@ class CheckedServer:
         """The server's description of itself, unfiltered."""
         self.version = ""
         """The protocol revision, once it is negotiated."""
-        self.clear_epoch = -1
+        self.passing_epoch = -1
         """The guard's epoch in which every verdict about the server passed; -1 if one did not."""
         self._guard = guard
         self._audit = audit
@@ -47,7 +47,7 @@ class CheckedServer:
 
     def invalidate(self) -> None:
         """Discard the verdicts. The description is checked again when it is used next."""
-        self._epoch = self.clear_epoch = -1
+        self._epoch = self.passing_epoch = -1
 
     @property
     def is_refused(self) -> bool:
@@ -107,7 +107,7 @@ class CheckedServer:
         self._verdicts = {verdict.key: verdict for verdict in verdicts}
         for verdict in verdicts:
             self._audit.record_definition(verdict, "initialize" if self.version else "server/discover", out)
-        self.clear_epoch = epoch if all(verdict.passes for verdict in verdicts) else -1
+        self.passing_epoch = epoch if all(verdict.passes for verdict in verdicts) else -1
         self._epoch = epoch
 
     def _edit_response(self, data: bytes, ttl: int, *, announces_interceptors: bool) -> bytes:

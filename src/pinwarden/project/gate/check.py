@@ -130,8 +130,8 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "policy": refused,
         "registry": registry,
         "bytes": byte_check.rows if byte_check is not None else (),
-        "scripts": _check_scripts(lock, pinned_files, whole=not integrity),
-        "advisories": _check_advisories(lock, pinned_files, options, whole=not integrity),
+        "scripts": _check_scripts(lock, pinned_files, lock_intact=not integrity),
+        "advisories": _check_advisories(lock, pinned_files, options, lock_intact=not integrity),
         "live": live,
     }
     checked = build_gate_result(project, lock, rows_by_check, options, policies)
@@ -258,18 +258,20 @@ def _check_bytes(project: Project, lock: Lock, options: GateOptions) -> ByteChec
     return check
 
 
-def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, whole: bool) -> list[Row]:
+def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, lock_intact: bool) -> list[Row]:
     """Report install scripts that are not approved. Does not read the files next to a tampered lock."""
-    if not whole or not has_closures(lock):
+    if not lock_intact or not has_closures(lock):
         return []
     from pinwarden.project.install_scripts import check_script_approvals
 
     return list(check_script_approvals(lock, pinned_files))
 
 
-def _check_advisories(lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions, *, whole: bool) -> list[Row]:
+def _check_advisories(
+    lock: Lock, pinned_files: Mapping[str, bytes], options: GateOptions, *, lock_intact: bool
+) -> list[Row]:
     """Report known vulnerabilities. A tampered lock is skipped, because its list of packages is not reliable."""
-    if options.osv is None or not whole:
+    if options.osv is None or not lock_intact:
         return []
     from pinwarden.artifacts.osv import find_vulnerable_packages
     from pinwarden.artifacts.osv_export import read_osv_export
@@ -283,7 +285,7 @@ def _find_servers_not_to_start(lock: Lock, lock_problems: Iterable[Row], refused
     """Return the servers that must not be started, with the reasons. Consent covers only approved servers."""
     if any(map(is_failing, lock_problems)):
         return dict.fromkeys((entry.name for entry in lock.entries), "the lock was changed since it was approved")
-    # Our own verdict blocks only addresses, where nothing is started.
+    # ``verdict_blocked`` applies only to remote servers, which are not started.
     broken = (row for row in refused if row.severity == "critical" and row.code != "verdict_blocked")
     return {row.name: "the policy refuses it" for row in broken}
 

@@ -121,7 +121,7 @@ def may_have_cues(texts: str, words: Words) -> bool:
         return True
     if words.longest >= _LONG_WORD and any(_find_payloads(extract_long_pieces(texts))):
         return True
-    if (not _has_no_escapes(texts) or _has_single_letters(words)) and any(_find_payloads(texts)):
+    if (not _has_no_escapes(texts) or _may_have_spaced_letters(words)) and any(_find_payloads(texts)):
         return True
     rules = _select_rules(words.known)
     may_have_exfiltration = _may_have_exfiltration(words.known)
@@ -160,7 +160,7 @@ def _has_no_escapes(text: str) -> bool:
     return text.count("%") < 6 and not ("&" in text and "&#" in text)
 
 
-def _has_single_letters(words: Words) -> bool:
+def _may_have_spaced_letters(words: Words) -> bool:
     return not words.known.isdisjoint(_SINGLE_LETTERS)
 
 
@@ -204,7 +204,7 @@ def _find_matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if "://" in text:
         yield from (("exfiltration", start, end, False) for start, end in find_leaking_urls(text))
     # 4. Encoded text.
-    if words.longest >= _LONG_WORD or not _has_no_escapes(text) or _has_single_letters(Words(text)):
+    if words.longest >= _LONG_WORD or not _has_no_escapes(text) or _may_have_spaced_letters(Words(text)):
         yield from _find_payloads(text)
     if _hides_instruction(plain_text.text, words):
         yield "encoded_payload", 0, len(text), False

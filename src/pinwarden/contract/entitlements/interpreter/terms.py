@@ -25,7 +25,7 @@ Beyond this limit, texts and containers are dropped, and the variable's entitlem
 """
 
 MAX_TOTAL_RUNS = 5_000
-"""How often functions are followed again in total, over all functions."""
+"""Maximum number of repeated analyses, summed over all functions. Beyond it, the analysis ends and says so."""
 
 
 def compute_max_combinations(activations: int) -> int:
