@@ -50,13 +50,14 @@ def verify_signature(
     """Verify a detached signature. ``content_digest`` computes the content's digest with a given algorithm.
 
     The state is ``invalid`` if the signature is incorrect, and ``valid-untrusted`` if it is correct but a certificate
-    is not trusted or not valid at ``now``. Certificates must be valid now rather than at the signing time, because the
-    owner of an expired key could state any signing time.
+    is not trusted or not valid at ``now``, or if the signing time is implausible. Certificates must be valid now, and
+    not only at the signing time, because the owner of an expired key could state any signing time.
 
     1. Find the signer's certificate.
     2. Check the signature over the attributes with the key of that certificate.
     3. Check that the attributes are for this content.
-    4. Check that a trusted certificate issued the signer's certificate, and that all certificates are valid now.
+    4. Check that a certificate path leads from the signer to a trusted certificate, that every certificate on it is
+       valid now, and that the signing time lies within the validity of the signer's certificate.
     """
     signer: ParsedCertificate | None = None
     signed: SignedData | None = None

@@ -242,7 +242,10 @@ def _compare_with(version: str, event: OsvEvent, compare: VersionComparison) -> 
 
 
 def _is_reached(order: int, event: OsvEvent) -> bool:
-    """Whether an event applies to a version. ``order`` is 1, 0 or -1: the version is after, at or before the event."""
+    """Whether an event applies to a version. ``order`` is 1, 0 or -1: the version is after, at or before the event.
+
+    A version equal to ``last_affected`` is still affected, so that event applies only to later versions.
+    """
     return order > 0 if event.kind == "last_affected" else order >= 0
 
 

@@ -225,7 +225,7 @@ class TrustStore(Record):
 
         Their earlier cosignatures do not count either, because a thief could backdate a cosignature.
         """
-        return tuple(witness for witness in witnesses if not self.find_revoked(witness.key.did))
+        return tuple(witness for witness in witnesses if not self.find_revoked_key(witness.key.did))
 
     def find_witness(self, text: str) -> WitnessKey | None:
         """The witness with this key or name; None if there is none or the name is ambiguous."""
@@ -251,7 +251,7 @@ class TrustStore(Record):
             None,
         )
 
-    def find_revoked(self, key_id: str) -> RevokedKey | None:
+    def find_revoked_key(self, key_id: str) -> RevokedKey | None:
         """The record of a revoked key; None if it is not revoked."""
         return next((revoked for revoked in self.revoked if revoked.key_id == key_id), None)
 
@@ -343,7 +343,7 @@ def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustS
         )
         for registry in removed
         for replaced in registry.replaced_keys
-        if not store.find_revoked(replaced.key_id)
+        if not store.find_revoked_key(replaced.key_id)
     ]
     return replace(left, revoked=(*left.revoked, *revoked))
 
@@ -351,7 +351,7 @@ def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustS
 def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
     """Raise if any of these keys is revoked."""
     for key_id in key_ids:
-        revoked = store.find_revoked(key_id)
+        revoked = store.find_revoked_key(key_id)
         if revoked is not None:
             raise PinwardenError(
                 "KEY_REVOKED",
@@ -452,7 +452,7 @@ def _parse_store(document: Any) -> TrustStore:
     if len(set(trusted)) != len(trusted):
         _refuse_damaged("it lists a key twice")
     for key_id in (*trusted, *(registry.log.key.did for registry in store.registries)):
-        if store.find_revoked(key_id) or store.find_replaced_key(key_id):
+        if store.find_revoked_key(key_id) or store.find_replaced_key(key_id):
             _refuse_damaged(f"{key_id} is both trusted and revoked")
     return store
 

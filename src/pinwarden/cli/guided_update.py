@@ -54,7 +54,7 @@ class GuidedUpdate:
         newer = [release for release in lookup.packages if release.is_newer and not release.is_floating]
         if not newer:
             return None
-        if not self._may_start(newer):
+        if not self._ask_to_start_servers(newer):
             self._skipped += [release.entry.name for release in newer]
             return self._build_report(lookup, newer)
         with open_fetch_context(self._args, self._project, "downloading and verifying") as fetch_context:
@@ -75,8 +75,8 @@ class GuidedUpdate:
                     break
         return self._build_report(lookup, newer)
 
-    def _may_start(self, newer: Sequence[PackageRelease]) -> bool:
-        """Whether the new releases may be downloaded, verified and started to read their tools."""
+    def _ask_to_start_servers(self, newer: Sequence[PackageRelease]) -> bool:
+        """Ask whether to download, verify and start the new releases. With ``--allow-execute``, return True at once."""
         if self._args.allow_execute:
             return True
         from pinwarden.project.newer_releases import latest_version

@@ -156,7 +156,7 @@ def render_policy(proposal: PolicyProposal) -> str:
         lines += [
             f"# {_render_comment(allowed)}",
             "[[policy.gateway.allow]]",
-            f"server = {_quote_toml(_escape_wildcards(allowed.server))}",
+            f"server = {_quote_toml(_replace_wildcards(allowed.server))}",
             f"tool = {_quote_toml(_find_full_name(allowed))}",
             f"digest = {_quote_toml(allowed.digest)}",
             "",
@@ -347,7 +347,7 @@ def _find_full_name(observation: Observation) -> str:
     return str(observation.value[_KEY_OF[observation.entity]])
 
 
-def _escape_wildcards(server: str) -> str:
+def _replace_wildcards(server: str) -> str:
     """Return a pattern for a server's name. Wildcards in the name become ``?``, which matches one character."""
     return "".join("?" if character in "*?" else character for character in server)
 

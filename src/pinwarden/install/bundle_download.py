@@ -42,7 +42,7 @@ def download_bundle(request: InstallRequest, source: BundleSource, follower: Log
     1. Download the pointer.
     2. Verify that a trusted registry signed the pointer. The registry's log may replace a trusted key with a new one.
     3. Download the documents that the pointer names.
-    4. Take the nine acceptance steps.
+    4. Run the nine acceptance steps (``bundle/acceptance.py``).
     5. Refuse a version below the requested minimum.
     6. Follow the registry's log, and check that the pointer is the newest one in it (not with ``literal``).
     7. Download the archive and verify every byte.

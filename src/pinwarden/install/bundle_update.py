@@ -277,7 +277,7 @@ def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateCont
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
     """Report attesters of the locked version whose keys were revoked."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        revoked = trusted.find_revoked(key_id)
+        revoked = trusted.find_revoked_key(key_id)
         if revoked is not None:
             message = f"the key of {revoked.name or key_id}, who attested this version, was revoked: {revoked.why}"
             yield _build_row(pin, _REVOKED, "critical", message)

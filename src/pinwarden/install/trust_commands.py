@@ -116,7 +116,7 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
             return remove_key(store, trusted.key.key_id)
         key = _find_or_parse_key(store, text)
         names.append(key.name or key.key_id)
-        return store if store.find_revoked(key.key_id) else revoke_key(store, key, now, why or "revoked")
+        return store if store.find_revoked_key(key.key_id) else revoke_key(store, key, now, why or "revoked")
 
     store = change_trust(path, change)
     state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"

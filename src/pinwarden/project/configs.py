@@ -196,7 +196,7 @@ def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) ->
 
 
 def build_finding_row(project: Project, finding: ConfigFinding) -> Row:
-    """Report a finding about a configuration file. Waivers do not apply."""
+    """Build the row of a finding about a configuration file, without applying waivers."""
     return Row(
         code=finding.code,
         severity=finding.severity,

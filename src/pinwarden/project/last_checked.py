@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FILE_NAME = "last-checked.json"
 FORMAT = "pinwarden-last-checked/1"
 MAX_SERVERS = 2000
-"""The most servers that are remembered; the one that was checked longest ago is forgotten first."""
+"""The maximum number of servers to remember. The one that was checked longest ago is dropped first."""
 _MAX_BYTES = 2 * 1024 * 1024
 _MAX_KEY = 500  # characters of a path or name; longer ones are not recorded
 _LOCK_SECONDS = 1.0

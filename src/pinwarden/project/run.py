@@ -222,7 +222,7 @@ def _warn_if_revoked(project: Project, pin: BundlePin, notify: Callable[[str], N
 
     trusted = load_trust(trust_path(project.home, project.variables))
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        revoked = trusted.find_revoked(str(key_id))
+        revoked = trusted.find_revoked_key(str(key_id))
         if revoked is not None:
             notify(
                 f"{pin.tool} was attested with {revoked.name or key_id}, a key that was revoked ({revoked.why}); "

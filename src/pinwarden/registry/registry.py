@@ -292,7 +292,7 @@ def _load_own_key(folder: Path, database: Database) -> Signer:
 
 
 def open_archive_store(settings: RegistrySettings) -> ArchiveStore:
-    """Open the archive store of the settings."""
+    """Open the archive store that the settings name: a folder or an OCI repository."""
     if settings.blobs is None:
         from pinwarden.registry.archive_store import FolderArchiveStore
 

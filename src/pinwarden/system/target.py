@@ -75,7 +75,7 @@ Target = StdioTarget | HttpTarget
 
 
 class HttpAddress(Record):
-    """The parts of an HTTP address. It is parsed only here, so all code agrees on the host."""
+    """The parts of an HTTP address. MCP servers are contacted only at addresses that `parse` accepted."""
 
     scheme: str
     host: str

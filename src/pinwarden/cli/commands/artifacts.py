@@ -108,8 +108,8 @@ def _configure_prove(parser: ArgumentParser) -> None:
 def prove(args: Namespace) -> int:
     """Download locked servers and all their dependencies, hash them on this machine, and pin the hashes in the lock.
 
-    npm or uv resolves the dependencies; no code of the packages runs. An install script runs only if you approve it
-    with --allow-script, later and in a sandbox, when pinwarden fetch builds the server.
+    npm or uv resolves the dependencies, and no code of the packages runs. To approve the install script of a package,
+    use --allow-script; pinwarden fetch then runs it in a sandbox when it builds the server.
 
     Examples:
       pinwarden prove

@@ -243,10 +243,10 @@ def _compare_annotations(location: ChangeLocation, before: Any, after: Any) -> I
     if not old and not new:
         yield location.build_change("same_meaning", before, after)
     for hint in old | new:
-        yield from _compare_hints(location.child(hint), old, new)
+        yield from _compare_hint(location.child(hint), old, new)
 
 
-def _compare_hints(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
+def _compare_hint(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
     hint = location.member
     before, after = old.get(hint, ABSENT), new.get(hint, ABSENT)
     if is_json_equal(before, after):

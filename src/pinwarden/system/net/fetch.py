@@ -124,7 +124,7 @@ class FetchRequest(Record):
     form: bytes | None = field(default=None, repr=False)
     """A form to POST, to exchange a credential. Redirects are not followed."""
     upload: UploadBody | None = None
-    """An upload. Redirects are not followed."""
+    """A body to upload. Redirects are not followed."""
 
     @property
     def secret(self) -> str | None:
