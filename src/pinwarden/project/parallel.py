@@ -74,11 +74,11 @@ def run_for_servers(
             finish(index, future.result())
             next_index = index + 1
     except BaseException as err:
-        finished = [index for index in range(next_index, len(futures)) if futures[index].done()]
+        finished = [index for index in range(next_index, len(futures)) if index in tracker.results]
         _abort(futures, context)
         if isinstance(err, KeyboardInterrupt):
             for index in finished:
-                finish(index, futures[index].result())
+                finish(index, tracker.results[index])
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -93,6 +93,8 @@ class _Tracker(Generic[Result]):
         self._lock = Lock()
         self._running: dict[int, RunningServer] = {}
         self._done = 0
+        self.results: dict[int, Result | PinwardenError] = {}
+        """By index, filled before the progress says that a server is finished, so that Ctrl-C loses no such server."""
 
     def run(self, index: int, work: Callable[[int], Result]) -> Result | PinwardenError:
         started = time.monotonic()
@@ -100,14 +102,15 @@ class _Tracker(Generic[Result]):
             self._running[index] = RunningServer(name=self._names[index], started=started)
             self._report(None)
         try:
-            return work(index)
+            self.results[index] = work(index)
         except PinwardenError as err:
-            return err
+            self.results[index] = err
         finally:
             with self._lock:
                 del self._running[index]
                 self._done += 1
                 self._report((self._names[index], time.monotonic() - started))
+        return self.results[index]
 
     def _report(self, finished: tuple[str, float] | None) -> None:
         if self._on_progress is not None:
