@@ -186,7 +186,7 @@ def test_attack_a_rug_pull_is_hidden_in_lists_and_refused_in_calls(wire: str, tm
         assert at.names() == ["delete_note"]
         answer = at.call("search_notes")
         assert refusal_code(answer) == "new_exfiltration"
-        assert "pinwarden review" in answer["error"]["message"]
+        assert "pinwarden approve" in answer["error"]["message"]
         assert "result" in at.call("delete_note")
     calls = [fact for fact in at.kept.events if fact.kind == "blocked" and fact.method == "tools/call"]
     assert {fact.client for fact in calls} == {"tester"}

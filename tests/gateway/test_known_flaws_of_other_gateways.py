@@ -177,7 +177,7 @@ def test_hangar_7_and_8_a_refusal_states_its_reason_and_its_audit_event() -> Non
     assert error["code"] == -32602
     assert details["expected"] == [str(tool_digest(SEARCH))]
     assert details["observed"] == str(tool_digest(POISONED))
-    for words in ("search_notes", str(tool_digest(SEARCH)), str(tool_digest(POISONED)), "pinwarden review"):
+    for words in ("search_notes", "send private data", "pinwarden approve"):
         assert words in error["message"]
     assert POISONED["description"] not in json.dumps(error), "otherwise the refusal itself would carry the attack"
     facts = [fact for fact in harness.events if fact.call == details["call"]]

@@ -186,7 +186,7 @@ def test_attack_a_policy_that_makes_a_repository_or_settings_writable_is_refused
     done = desk.started("acme.notes", "--show")
     assert (done.returncode, done.stdout) == (1, "")
     assert "POLICY_REFUSED" in done.stderr
-    assert "Name folders in pinwarden.toml" in done.stderr
+    assert "In pinwarden.toml, name only folders" in done.stderr
 
 
 @pytest.mark.parametrize("folder", ["~", "~/.config", "~/.config/systemd/user", "~/.local", "~/bin", "/"])
