@@ -257,7 +257,7 @@ def test_every_screen_fits_and_is_as_recorded(tmp_path: Path, columns: int) -> N
 
 def _without_machine(screen: str, world: TenServers) -> str:
     """The screen without paths and times of this machine."""
-    screen = re.sub(r'"/[^"]*/pinwarden"', '"/bin/pinwarden"', screen.replace(str(world.home), "~"))
+    screen = re.sub(r'(?<![~\w.])/[^"\s]*/pinwarden\b', "/bin/pinwarden", screen.replace(str(world.home), "~"))
     return re.sub(r"\d+m ago", "now   ", screen)
 
 
