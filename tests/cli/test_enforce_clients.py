@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
 from collections.abc import Iterator
@@ -243,7 +244,8 @@ class TestRemote:
                     received.append(json.loads(line))
                     if received[-1].get("id") == message["id"]:
                         break
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # the refused start may have closed its end
+                process.stdin.close()
             err = process.stderr.read().decode()
         return process.returncode, err, received
 
