@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,10 @@ os.environ.pop("COLUMNS", None)
 # Behind a mirror with a certificate of its own, uv has to look where every other client does.
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
 os.environ.setdefault("UV_NATIVE_TLS", "1")
+
+# A shell starts background jobs with SIGINT ignored, and so would every command that a test interrupts with Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.register_profile("local", deadline=None)

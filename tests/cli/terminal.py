@@ -87,7 +87,6 @@ class AtTerminal:
         )
         os.close(terminal)
         self._deadline = time.monotonic() + seconds
-        self._last_keys = ""
         self.shown = ""
 
     def __enter__(self) -> AtTerminal:
@@ -107,10 +106,7 @@ class AtTerminal:
         start = len(self.shown)
         while not self.shown.endswith(ends_with) or len(self.shown) == start:
             left = self._deadline - time.monotonic()
-            ready, _, _ = select.select([self._controller], [], [], max(0.0, min(5.0, left)))
-            if not ready and left > 0:
-                self._interrupt_again()
-                continue
+            ready, _, _ = select.select([self._controller], [], [], max(0.0, left))
             if not ready:
                 raise AssertionError(f"no question in time: {self.shown[-2000:]!a}")
             try:
@@ -124,27 +120,17 @@ class AtTerminal:
 
     def types(self, text: str) -> None:
         """Keys."""
-        self._last_keys = text
         os.write(self._controller, text.encode())
 
     def ends(self) -> int:
-        """Read what is left, wait for the end, and give the exit code.
-
-        Python does not notice a signal that arrives between showing a prompt and reading the answer until the next key.
-        A person presses Ctrl-C again, and so does this.
-        """
+        """Read what is left, wait for the end, and give the exit code."""
         while (left := self._deadline - time.monotonic()) > 0:
-            ready, _, _ = select.select([self._controller], [], [], min(5.0, left))
+            ready, _, _ = select.select([self._controller], [], [], left)
             if not ready:
-                self._interrupt_again()
-                continue
+                break
             try:
                 if not os.read(self._controller, 65536):
                     break
             except OSError:  # the other side of the terminal is closed
                 break
         return self._process.wait(max(1.0, self._deadline - time.monotonic()))
-
-    def _interrupt_again(self) -> None:
-        if self._last_keys == self.INTERRUPT:
-            self.types(self.INTERRUPT)

@@ -49,6 +49,7 @@ def read_line(prompt: str) -> str:
     sys.stderr.write(prompt)
     sys.stderr.flush()
     try:
+        _wait_for_line()
         line = sys.stdin.readline()
     except KeyboardInterrupt:
         sys.stderr.write("\n")
@@ -73,9 +74,30 @@ def _format_choices(letters: Mapping[str, str], default: str | None) -> str:
 
 
 def _discard_typed_keys() -> None:
-    try:
+    if sys.platform != "win32" and can_ask():
         import termios
-    except ImportError:  # Windows
-        return
-    if can_ask():
+
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def _wait_for_line() -> None:
+    """Wait until a line was typed. Ctrl-C raises KeyboardInterrupt, whenever it is pressed.
+
+    ``readline`` alone misses a Ctrl-C that is pressed just before it begins to wait, until the next key.
+    """
+    if sys.platform == "win32" or not can_ask():
+        return
+    import os
+    import select
+    import signal
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        while sys.stdin not in select.select([sys.stdin, reader], [], [])[0]:
+            os.read(reader, 4096)
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(reader)
+        os.close(writer)

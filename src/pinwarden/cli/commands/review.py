@@ -22,7 +22,7 @@ from pinwarden.cli.project_arguments import (
     current_project,
     read_database,
 )
-from pinwarden.cli.questions import QUIT
+from pinwarden.cli.questions import QUIT, read_line
 from pinwarden.cli.render.surface_text import changes_of_report, render_changes
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
@@ -327,7 +327,7 @@ def _record_decision(state: GatewayState, project: Project, name: str, answer: s
 def _ask_decision(report: Report) -> str:
     can_be_approved = report.facts["approval_goes_to"] is not None
     while True:
-        line = _read_line(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
+        line = read_line(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
         typed = line.strip().lower()
         answer = _ANSWER_WORDS.get(typed, typed)  # full words only: "abort" must not approve
         if answer == "d":
@@ -342,19 +342,12 @@ def _ask_reason(*, needed: bool) -> str:
     """The reason; empty if the terminal was closed, and then nothing is decided."""
     from pinwarden.gateway.review import DEFAULT_REASON
 
-    while line := _read_line("why? " if needed else f"why ({DEFAULT_REASON})? "):
+    while line := read_line("why? " if needed else f"why ({DEFAULT_REASON})? "):
         if line.strip() not in ("", DEFAULT_REASON):
             return line.strip()
         if not needed:
             return DEFAULT_REASON
     return ""
-
-
-def _read_line(question: str) -> str:
-    """A line from the terminal; empty if it was closed."""
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    return sys.stdin.readline()
 
 
 def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
