@@ -11,7 +11,8 @@ import pytest
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.scan.cues import Words, find_cues, may_have_cues
-from pinwarden.surface.scan.scan import MESSAGES, scan, walk_strings
+from pinwarden.surface.scan.scan import MESSAGES, scan
+from pinwarden.surface.sentences import walk_strings
 from pinwarden.surface.surface import surface_from_listing
 
 Case = dict[str, Any]

@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 import orjson
 
-from pinwarden.core.json_values import escape_pointer_token, is_json_equal
+from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
 from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, parse_words, to_plain_text
+from pinwarden.surface.sentences import VOCABULARY, walk_strings
 from pinwarden.surface.surface import TOOL, Item, Surface
 
 Severity = Literal["info", "warning"]
@@ -212,23 +213,6 @@ def _find_look_alike_names(names: Iterable[str]) -> Iterator[ScanFinding]:
             )
 
 
-# Keywords and values of JSON Schema and MCP, which are harmless by themselves.
-VOCABULARY = parse_words(
-    "type description title name properties required items enum const default examples additionalProperties "
-    "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
-    "exclusiveMinimum exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not "
-    "$schema $ref $defs definitions patternProperties propertyNames additionalItems uniqueItems multipleOf nullable "
-    "arguments uri uriTemplate mimeType _meta icons src sizes theme execution taskSupport string number integer "
-    "boolean object array null"
-) | {
-    "http://json-schema.org/draft-04/schema#",
-    "http://json-schema.org/draft-06/schema#",
-    "http://json-schema.org/draft-07/schema#",
-    "https://json-schema.org/draft/2019-09/schema",
-    "https://json-schema.org/draft/2020-12/schema",
-}
-
-
 _ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
 
 
@@ -254,25 +238,6 @@ def extract_texts(value: Any) -> list[str]:
 
 def _collect_strings(value: Any) -> list[str]:
     return [text.replace('"', "'").translate(PLAIN_PUNCTUATION) for _, text in walk_strings(value)]
-
-
-def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the JSON Pointer and text of every string that is not in ``VOCABULARY``.
-
-    Member names are included, with the pointer of the member.
-    """
-    pending: list[tuple[str, Any]] = [(pointer, value)]
-    while pending:
-        location, current = pending.pop()
-        if type(current) is str:
-            if current not in VOCABULARY:
-                yield location, current
-        elif type(current) is dict:
-            inner = [(f"{location}/{escape_pointer_token(name)}", name, member) for name, member in current.items()]
-            yield from ((inner_pointer, name) for inner_pointer, name, _ in inner if name not in VOCABULARY)
-            pending += [(inner_pointer, member) for inner_pointer, _, member in reversed(inner)]
-        elif type(current) is list:
-            pending += [(f"{location}/{index}", current[index]) for index in range(len(current) - 1, -1, -1)]
 
 
 _MIN_COMMON_SHARE = 0.6

@@ -1,0 +1,233 @@
+"""Split the text of a server into sentences, and compare the sentences of two versions.
+
+A sentence is the unit of review: a person approved each of them, and only new ones have to be read again. Ends of lines
+and list items end a sentence, because a phrase does not continue from one list item into the next. Sentences are
+compared in a normalised form, so that other spaces, punctuation marks or letter case do not make a sentence new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from unicodedata import normalize
+
+from pinwarden.core.json_values import escape_pointer_token
+from pinwarden.core.record import Record
+from pinwarden.core.text import INVISIBLE
+from pinwarden.surface.scan.hidden_text import parse_words
+from pinwarden.surface.surface import Item
+
+MAX_SENTENCE = 2_000
+"""The maximum number of characters of a sentence. Longer text without an end is split at a space."""
+
+# Keywords and values of JSON Schema and MCP, which are harmless by themselves.
+VOCABULARY = parse_words(
+    "type description title name properties required items enum const default examples additionalProperties "
+    "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
+    "exclusiveMinimum exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not "
+    "$schema $ref $defs definitions patternProperties propertyNames additionalItems uniqueItems multipleOf nullable "
+    "arguments uri uriTemplate mimeType _meta icons src sizes theme execution taskSupport string number integer "
+    "boolean object array null"
+) | {
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+class Sentence(Record):
+    """One sentence of an item or of the server information."""
+
+    text: str
+    """The sentence as sent, without the spaces around it."""
+    normalised: str
+    """The form in which sentences are compared; see `normalise`."""
+    entity: str
+    """``server``, or the kind of item."""
+    key: str
+    """The name of a tool or prompt, the URI of a resource; empty for the server."""
+    path: str
+    """JSON Pointer to the string that contains the sentence."""
+    position: int
+    """The number of the sentence in its string, from 0."""
+
+
+class SentenceChanges(Record):
+    """The differences between the sentences of two versions of a server."""
+
+    new: tuple[Sentence, ...]
+    """Current sentences that no approved item has."""
+    gone: tuple[Sentence, ...]
+    """Approved sentences that no current item has."""
+    moved: tuple[tuple[Sentence, Sentence], ...]
+    """Current sentences that only another item had, each with that approved sentence."""
+
+
+def item_sentences(item: Item) -> tuple[Sentence, ...]:
+    """Return the sentences in all strings of an item: names, texts, parameters, values, defaults, examples."""
+    return value_sentences(item.kind.entity, item.key, item.value)
+
+
+def value_sentences(entity: str, key: str, value: Any) -> tuple[Sentence, ...]:
+    """Return the sentences in all strings of a JSON value, such as the server's instructions."""
+    return tuple(
+        Sentence(text=text, normalised=normalised, entity=entity, key=key, path=path, position=position)
+        for path, string in walk_strings(value)
+        for position, (text, normalised) in enumerate(_split_and_normalise(string))
+    )
+
+
+def new_sentences(before_items: Iterable[Item], after_items: Iterable[Item]) -> SentenceChanges:
+    """Compare the sentences of the approved items with those of the current items."""
+    approved = [sentence for item in before_items for sentence in item_sentences(item)]
+    current = [sentence for item in after_items for sentence in item_sentences(item)]
+    approved_in_item = {(sentence.entity, sentence.key, sentence.normalised) for sentence in approved}
+    first_approved: dict[str, Sentence] = {}
+    for sentence in approved:
+        first_approved.setdefault(sentence.normalised, sentence)
+    changed = [
+        sentence for sentence in current if (sentence.entity, sentence.key, sentence.normalised) not in approved_in_item
+    ]
+    remaining = {sentence.normalised for sentence in current}
+    return SentenceChanges(
+        new=tuple(sentence for sentence in changed if sentence.normalised not in first_approved),
+        gone=tuple(sentence for sentence in approved if sentence.normalised not in remaining),
+        moved=tuple(
+            (sentence, first_approved[sentence.normalised])
+            for sentence in changed
+            if sentence.normalised in first_approved
+        ),
+    )
+
+
+def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the JSON Pointer and text of every string that is not in ``VOCABULARY``.
+
+    Member names are included, with the pointer of the member.
+    """
+    pending: list[tuple[str, Any]] = [(pointer, value)]
+    while pending:
+        location, current = pending.pop()
+        if type(current) is str:
+            if current not in VOCABULARY:
+                yield location, current
+        elif isinstance(current, Mapping):
+            inner = [(f"{location}/{escape_pointer_token(name)}", name, member) for name, member in current.items()]
+            yield from ((inner_pointer, name) for inner_pointer, name, _ in inner if name not in VOCABULARY)
+            pending += [(inner_pointer, member) for inner_pointer, _, member in reversed(inner)]
+        elif type(current) is list:
+            pending += [(f"{location}/{index}", current[index]) for index in range(len(current) - 1, -1, -1)]
+
+
+_LIST_ITEM = re.compile(r"[-*+>|#=~\u2022\u2023\u25aa\u25cf\u2219\u00b7\u2013\u2014]|\(?(?:\d{1,3}|[a-zA-Z])[.)][ \t]")
+# A mark with a space after it, so not within an address or a number; marks of other scripts; a list on one line.
+_SENTENCE_END = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]+[\"'`*_)\]}\u2019\u201d\u00bb]{0,4}(?=\s)"
+    r"|[\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4]+[\u300d\u300f\u201d\u2019\"')]{0,2}"
+    r"|[ \t][\u2022\u25aa\u25cf][ \t]"
+)
+_LAST_WORD = re.compile(r"[^\s(\[{\"'`*]*$")
+_ABBREVIATIONS = parse_words(
+    "e.g i.e etc vs cf approx resp incl excl max min no nr fig eq sec st dr mr mrs ms inc ltd corp dept est al "
+    "z.b d.h bzw ca p.ej ej par ex"
+)
+_MIN_WRAPPED_LINE = 40  # only a line of this length can continue on the next line
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences, without the spaces around them. The time is linear in the length of the text."""
+    sentences: list[str] = []
+    for line in _join_wrapped_lines(text):
+        start = 0
+        for match in _SENTENCE_END.finditer(line):
+            if not _is_abbreviation(line, start, match):
+                _append_sentence(sentences, line[start : match.end()])
+                start = match.end()
+        _append_sentence(sentences, line[start:])
+    return sentences
+
+
+def _append_sentence(sentences: list[str], text: str) -> None:
+    rest = text.strip()
+    while len(rest) > MAX_SENTENCE:
+        cut = rest.rfind(" ", MAX_SENTENCE // 2, MAX_SENTENCE)
+        cut = MAX_SENTENCE if cut < 0 else cut
+        sentences.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    if rest:
+        sentences.append(rest)
+
+
+def _join_wrapped_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text. A long line that continues in lower case is joined with the line after it."""
+    lines: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if not line:
+            if lines:
+                yield " ".join(lines)
+                lines = []
+            continue
+        if lines and not _continues(lines[-1], line):
+            yield " ".join(lines)
+            lines = []
+        lines.append(line)
+    if lines:
+        yield " ".join(lines)
+
+
+def _continues(line: str, following: str) -> bool:
+    return (
+        len(line) >= _MIN_WRAPPED_LINE
+        and following[0].islower()
+        and line[-1] not in ".!?:;|}>"
+        and _LIST_ITEM.match(following) is None
+        and not line.startswith(("#", "|"))
+    )
+
+
+def _is_abbreviation(line: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the full stop belongs to an abbreviation or to the number of a list item."""
+    if match[0] == ".)":
+        return line[match.end() + 1 : match.end() + 2].islower()
+    if match[0] != ".":
+        return False
+    word = _LAST_WORD.search(line, max(start, match.start() - 12), match.start())
+    text = word[0].casefold() if word else ""
+    if len(text) == 1 and text.isalpha():
+        return True
+    if text in _ABBREVIATIONS:
+        return not (text == "etc" and line[match.end() + 1 : match.end() + 2].isupper())
+    return text.isdigit() and not line[start : match.start()].removesuffix(text).strip()
+
+
+_EDGE_PUNCTUATION = (
+    ".,;:!?'\"`*_()[]{}|#\u2026\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2022\u25aa\u25cf\u00b7"
+    "\u3001\u3002\u300c\u300d\u300e\u300f\u3010\u3011\u0964\u061f\u060c\u06d4\u2190\u2192"
+)
+_DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015")
+
+
+def normalise(text: str) -> str:
+    """Return the form in which sentences are compared.
+
+    Unicode compatibility forms are replaced (NFKC). Letter case, invisible characters, spaces and the punctuation at
+    the edges of words do not count. Punctuation within a word does, as in an address, a path or a number.
+    """
+    if not text.isascii():
+        text = INVISIBLE.sub(_keep_space, normalize("NFKC", text))
+    words = (word.strip(_EDGE_PUNCTUATION) for word in text.casefold().split())
+    return " ".join(word for word in words if word and word not in _DASHES)
+
+
+def _keep_space(match: re.Match[str]) -> str:
+    return " " if match[0].isspace() else ""
+
+
+@lru_cache(maxsize=16_384)
+def _split_and_normalise(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = ((sentence, normalise(sentence)) for sentence in split_sentences(text))
+    return tuple((sentence, normalised) for sentence, normalised in pairs if normalised)

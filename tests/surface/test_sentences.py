@@ -1,0 +1,160 @@
+"""Sentences: where they end, when two of them are the same, and what is new in another version of a server."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from time import perf_counter
+
+import pytest
+
+from pinwarden.surface.sentences import (
+    MAX_SENTENCE,
+    item_sentences,
+    new_sentences,
+    normalise,
+    split_sentences,
+    value_sentences,
+)
+from pinwarden.surface.surface import RESOURCE, TOOL, Item, surface_from_listing
+from tests.conformance.vectors import vectors_dir
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("Adds a note. Returns its id.", ["Adds a note.", "Returns its id."]),
+        ("Reads files, e.g. logs, i.e. text.", ["Reads files, e.g. logs, i.e. text."]),
+        (
+            "Logs, traces etc. are kept. Others, etc. Not these.",
+            ["Logs, traces etc. are kept.", "Others, etc.", "Not these."],
+        ),
+        (
+            "See https://example.com/a.b?c=d. Use v1.2.3 or `a.b()`.",
+            ["See https://example.com/a.b?c=d.", "Use v1.2.3 or `a.b()`."],
+        ),
+        ('Really?! Yes… "Done." Next (ok.) here', ["Really?!", "Yes…", '"Done."', "Next (ok.) here"]),
+        ("1. First step. Then more.\n2. Second", ["1. First step.", "Then more.", "2. Second"]),
+        ("# Heading\n- one\n- two\n* three", ["# Heading", "- one", "- two", "* three"]),
+        ("Args:\n    path: The file\n    mode: The mode", ["Args:", "path: The file", "mode: The mode"]),
+        ("获取天气。返回结果!然后 stop。", ["获取天气。", "返回结果!然后 stop。"]),
+        ("Items: • one • two", ["Items: •", "one •", "two"]),
+        ("", []),
+        (" \n\t ", []),
+    ],
+)
+def test_sentences_end_where_a_reader_stops(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text) == sentences
+
+
+def test_a_wrapped_line_of_prose_is_one_sentence() -> None:
+    text = "Returns the metadata of a file or directory, including its size and\nits permissions.\nNever follows links."
+    assert split_sentences(text) == [
+        "Returns the metadata of a file or directory, including its size and its permissions.",
+        "Never follows links.",
+    ]
+
+
+def test_list_items_are_never_joined() -> None:
+    text = "Supported operations on the remote repository\n- read\n- write all\npush"
+    assert split_sentences(text)[1:] == ["- read", "- write all", "push"]
+
+
+def test_an_endless_sentence_is_cut() -> None:
+    assert all(len(sentence) <= MAX_SENTENCE for sentence in split_sentences("word " * 5_000))
+    assert "".join(split_sentences("x" * 5_000)) == "x" * 5_000
+
+
+@pytest.mark.parametrize("unit", [".", " ", "e.g. ", "1. ", "etc. A", "\n", "a\n", "。", "(.) ", "!", "• "])
+def test_splitting_takes_linear_time(unit: str) -> None:
+    started = perf_counter()
+    split_sentences(unit * (200_000 // len(unit)))
+    assert perf_counter() - started < 1.5
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "reads the file.",
+        "Reads  the file",
+        "Reads the\u00a0file!",
+        "Ｒeads the file",
+        "Re\u200bads the file",
+        "- Reads the `file`",
+        "**Reads** the “file”…",
+        "Reads — the file",
+    ],
+)
+def test_sentences_that_differ_only_in_form_are_the_same(other: str) -> None:
+    assert normalise(other) == normalise("Reads the file.")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "Reads the files.",
+        "Reads no file.",
+        "Reads the file /etc",
+        "Reads the fi.le",
+        "Reads the -file",
+        "Reads $the file",
+    ],
+)
+def test_sentences_with_another_word_are_different(other: str) -> None:
+    assert normalise(other) != normalise("Reads the file.")
+
+
+def _build_tool(name: str, description: str, **properties: object) -> Item:
+    schema = {"type": "object", "properties": properties}
+    return Item.from_value(TOOL, {"name": name, "description": description, "inputSchema": schema})
+
+
+def test_every_text_of_a_tool_has_sentences_with_their_location() -> None:
+    mode = {
+        "type": "string",
+        "description": "The mode. Optional.",
+        "enum": ["fast", "slow one"],
+        "default": "fast",
+    }
+    item = _build_tool("run", "Runs it.", mode=mode)
+    located = {(sentence.path, sentence.position): sentence.text for sentence in item_sentences(item)}
+    assert located == {
+        ("/name", 0): "run",
+        ("/description", 0): "Runs it.",
+        ("/inputSchema/properties/mode", 0): "mode",
+        ("/inputSchema/properties/mode/description", 0): "The mode.",
+        ("/inputSchema/properties/mode/description", 1): "Optional.",
+        ("/inputSchema/properties/mode/enum/0", 0): "fast",
+        ("/inputSchema/properties/mode/enum/1", 0): "slow one",
+        ("/inputSchema/properties/mode/default", 0): "fast",
+    }
+
+
+def test_a_resource_is_named_by_its_uri() -> None:
+    item = Item.from_value(RESOURCE, {"uri": "notes://today", "name": "today"})
+    assert {sentence.key for sentence in item_sentences(item)} == {"notes://today"}
+
+
+def test_the_server_instructions_have_sentences() -> None:
+    sentences = value_sentences("server", "", {"instructions": "Be brief. Use search first."})
+    assert [sentence.text for sentence in sentences] == ["instructions", "Be brief.", "Use search first."]
+
+
+def test_new_gone_and_moved_sentences_are_told_apart() -> None:
+    before = [_build_tool("read", "Reads a note. Never writes."), _build_tool("drop", "Deletes a note for good.")]
+    after = [_build_tool("read", "Reads a note! Deletes a note for good."), _build_tool("drop", "Removes it.")]
+    changes = new_sentences(before, after)
+    assert [(sentence.key, sentence.text) for sentence in changes.new] == [("drop", "Removes it.")]
+    assert [sentence.text for sentence in changes.gone] == ["Never writes."]
+    assert [(new.key, old.key, new.text) for new, old in changes.moved] == [
+        ("read", "drop", "Deletes a note for good.")
+    ]
+
+
+def test_an_upgrade_that_changes_only_schema_dialects_has_no_new_sentence() -> None:
+    versions = []
+    for version in ("2026.1.14", "2026.8.31"):
+        listing = json.loads((vectors_dir() / f"real-servers/server-filesystem@{version}.json").read_bytes())
+        versions.append(list(surface_from_listing(listing).items_of_kind(TOOL)))
+    for before, after in pairwise(versions):
+        assert len(new_sentences(before, after).new) < 10
