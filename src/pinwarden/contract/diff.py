@@ -21,7 +21,7 @@ from pinwarden.contract.contract import (
 from pinwarden.core.canonical import canonicalize, format_ecmascript_number
 from pinwarden.core.javascript import list_in_property_order
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.location import ApprovedText, find_new_cues
+from pinwarden.surface.drift.approved_text import ApprovedText, find_new_cues
 
 BREAKING, RISKY, SAFE, COSMETIC = "BREAKING", "RISKY", "SAFE", "COSMETIC"
 SEVERITIES = (BREAKING, RISKY, SAFE, COSMETIC)

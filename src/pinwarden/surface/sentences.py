@@ -1,4 +1,4 @@
-"""Split the text of a server into sentences, and compare the sentences of two versions.
+"""Split the text of a server into sentences.
 
 A sentence is the unit of review: a person approved each of them, and only new ones have to be read again. Ends of lines
 and list items end a sentence, because a phrase does not continue from one list item into the next. Sentences are
@@ -8,9 +8,9 @@ compared in a normalised form, so that other spaces, punctuation marks or letter
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from pinwarden.core.json_values import escape_pointer_token
@@ -52,19 +52,16 @@ class Sentence(Record):
     """The name of a tool or prompt, the URI of a resource; empty for the server."""
     path: str
     """JSON Pointer to the string that contains the sentence."""
-    position: int
-    """The number of the sentence in its string, from 0."""
+    start: int
+    """The position of the sentence in its string."""
 
 
-class SentenceChanges(Record):
-    """The differences between the sentences of two versions of a server."""
+class SplitSentence(NamedTuple):
+    """The position of a sentence in a text, and its normalised form."""
 
-    new: tuple[Sentence, ...]
-    """Current sentences that no approved item has."""
-    gone: tuple[Sentence, ...]
-    """Approved sentences that no current item has."""
-    moved: tuple[tuple[Sentence, Sentence], ...]
-    """Current sentences that only another item had, each with that approved sentence."""
+    start: int
+    end: int
+    normalised: str
 
 
 def item_sentences(item: Item) -> tuple[Sentence, ...]:
@@ -75,32 +72,9 @@ def item_sentences(item: Item) -> tuple[Sentence, ...]:
 def value_sentences(entity: str, key: str, value: Any) -> tuple[Sentence, ...]:
     """Return the sentences in all strings of a JSON value, such as the server's instructions."""
     return tuple(
-        Sentence(text=text, normalised=normalised, entity=entity, key=key, path=path, position=position)
+        Sentence(text=string[start:end], normalised=normalised, entity=entity, key=key, path=path, start=start)
         for path, string in walk_strings(value)
-        for position, (text, normalised) in enumerate(_split_and_normalise(string))
-    )
-
-
-def new_sentences(before_items: Iterable[Item], after_items: Iterable[Item]) -> SentenceChanges:
-    """Compare the sentences of the approved items with those of the current items."""
-    approved = [sentence for item in before_items for sentence in item_sentences(item)]
-    current = [sentence for item in after_items for sentence in item_sentences(item)]
-    approved_in_item = {(sentence.entity, sentence.key, sentence.normalised) for sentence in approved}
-    first_approved: dict[str, Sentence] = {}
-    for sentence in approved:
-        first_approved.setdefault(sentence.normalised, sentence)
-    changed = [
-        sentence for sentence in current if (sentence.entity, sentence.key, sentence.normalised) not in approved_in_item
-    ]
-    remaining = {sentence.normalised for sentence in current}
-    return SentenceChanges(
-        new=tuple(sentence for sentence in changed if sentence.normalised not in first_approved),
-        gone=tuple(sentence for sentence in approved if sentence.normalised not in remaining),
-        moved=tuple(
-            (sentence, first_approved[sentence.normalised])
-            for sentence in changed
-            if sentence.normalised in first_approved
-        ),
+        for start, end, normalised in split_sentences(string)
     )
 
 
@@ -138,45 +112,60 @@ _ABBREVIATIONS = parse_words(
 _MIN_WRAPPED_LINE = 40  # only a line of this length can continue on the next line
 
 
-def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences, without the spaces around them. The time is linear in the length of the text."""
-    sentences: list[str] = []
-    for line in _join_wrapped_lines(text):
-        start = 0
-        for match in _SENTENCE_END.finditer(line):
-            if not _is_abbreviation(line, start, match):
-                _append_sentence(sentences, line[start : match.end()])
+def split_sentences(text: str) -> tuple[SplitSentence, ...]:
+    """Split a text into its sentences, without the spaces around them. Takes time linear in the length of the text."""
+    return _split_cached(text) if len(text) <= _MAX_CACHED_TEXT else tuple(_iter_sentences(text))
+
+
+def _iter_sentences(text: str) -> Iterator[SplitSentence]:
+    for start, end in _find_spans(text):
+        normalised = normalise(text[start:end])
+        if normalised:
+            yield SplitSentence(start, end, normalised)
+
+
+_MAX_CACHED_TEXT = 4_096
+_split_cached = lru_cache(maxsize=4_096)(lambda text: tuple(_iter_sentences(text)))
+
+
+def _find_spans(text: str) -> Iterator[tuple[int, int]]:
+    for first, last in _join_wrapped_lines(text):
+        start = first
+        for match in _SENTENCE_END.finditer(text, first, last):
+            if not _is_abbreviation(text, start, match):
+                yield from _cut_span(text, start, match.end())
                 start = match.end()
-        _append_sentence(sentences, line[start:])
-    return sentences
+        yield from _cut_span(text, start, last)
 
 
-def _append_sentence(sentences: list[str], text: str) -> None:
-    rest = text.strip()
-    while len(rest) > MAX_SENTENCE:
-        cut = rest.rfind(" ", MAX_SENTENCE // 2, MAX_SENTENCE)
-        cut = MAX_SENTENCE if cut < 0 else cut
-        sentences.append(rest[:cut].rstrip())
-        rest = rest[cut:].lstrip()
-    if rest:
-        sentences.append(rest)
+def _cut_span(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the span without the spaces around it, in several parts if it is too long."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    while end - start > MAX_SENTENCE:
+        cut = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
+        yield start, cut
+        start = cut
+    if start < end:
+        yield start, end
 
 
-def _join_wrapped_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text. A long line that continues in lower case is joined with the line after it."""
-    lines: list[str] = []
-    for line in map(str.strip, text.splitlines()):
-        if not line:
-            if lines:
-                yield " ".join(lines)
-                lines = []
-            continue
-        if lines and not _continues(lines[-1], line):
-            yield " ".join(lines)
-            lines = []
-        lines.append(line)
-    if lines:
-        yield " ".join(lines)
+def _join_wrapped_lines(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of each line. A long line that continues in lower case is joined with the line after it."""
+    position = first = last = 0
+    line = ""
+    for part in text.splitlines(keepends=True):
+        following = part.strip()
+        if not (line and following and _continues(line, following)):
+            if first < last:
+                yield first, last
+            first = position
+        position += len(part)
+        last, line = position, following
+    if first < last:
+        yield first, last
 
 
 def _continues(line: str, following: str) -> bool:
@@ -189,19 +178,19 @@ def _continues(line: str, following: str) -> bool:
     )
 
 
-def _is_abbreviation(line: str, start: int, match: re.Match[str]) -> bool:
+def _is_abbreviation(text: str, start: int, match: re.Match[str]) -> bool:
     """Whether the full stop belongs to an abbreviation or to the number of a list item."""
     if match[0] == ".)":
-        return line[match.end() + 1 : match.end() + 2].islower()
+        return text[match.end() + 1 : match.end() + 2].islower()
     if match[0] != ".":
         return False
-    word = _LAST_WORD.search(line, max(start, match.start() - 12), match.start())
-    text = word[0].casefold() if word else ""
-    if len(text) == 1 and text.isalpha():
+    last_word = _LAST_WORD.search(text, max(start, match.start() - 12), match.start())
+    word = last_word[0].casefold() if last_word else ""
+    if len(word) == 1 and word.isalpha():
         return True
-    if text in _ABBREVIATIONS:
-        return not (text == "etc" and line[match.end() + 1 : match.end() + 2].isupper())
-    return text.isdigit() and not line[start : match.start()].removesuffix(text).strip()
+    if word in _ABBREVIATIONS:
+        return not (word == "etc" and text[match.end() + 1 : match.end() + 2].isupper())
+    return word.isdigit() and len(word) <= 3 and not text[start : match.start() - len(word)].strip()
 
 
 _EDGE_PUNCTUATION = (
@@ -225,9 +214,3 @@ def normalise(text: str) -> str:
 
 def _keep_space(match: re.Match[str]) -> str:
     return " " if match[0].isspace() else ""
-
-
-@lru_cache(maxsize=16_384)
-def _split_and_normalise(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = ((sentence, normalise(sentence)) for sentence in split_sentences(text))
-    return tuple((sentence, normalised) for sentence, normalised in pairs if normalised)

@@ -14,17 +14,16 @@ from typing import Any
 from pinwarden.core.json_values import is_json_equal, iter_strings
 from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
-from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
-from pinwarden.surface.drift.item import MemberRule, compare_icons, compare_items, compare_website_urls
-from pinwarden.surface.drift.location import (
+from pinwarden.surface.drift.approved_text import (
+    ApprovedServer,
     ApprovedText,
-    ChangeLocation,
-    compare_texts,
-    compare_values,
     find_new_cues,
     find_new_item_cues,
     find_schema_alarms,
 )
+from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
+from pinwarden.surface.drift.item import MemberRule, compare_icons, compare_items, compare_website_urls
+from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
 from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, pair_items
 from pinwarden.surface.drift.schema import is_closed
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, Surface
@@ -41,22 +40,23 @@ def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
 
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
+    server = ApprovedServer(before)
     changes = [*compare_server_info(before.server, after.server), *_report_undigestable_server(after)]
     for kind in ITEM_KINDS:
-        changes.extend(_compare_lists(kind, before, after))
+        changes.extend(_compare_lists(kind, before, after, server))
     return sort_changes(changes)
 
 
-def _compare_lists(kind: ItemKind, before: Surface, after: Surface) -> Iterator[Change]:
+def _compare_lists(kind: ItemKind, before: Surface, after: Surface, server: ApprovedServer) -> Iterator[Change]:
     # 1. Match the items of both lists.
     pairing = pair_items(before.items_of_kind(kind), after.items_of_kind(kind))
     # 2. Compare items that are in both lists.
     new_schema_generator = kind is TOOL and bool(pairing.changed) and _has_new_schema_generator(before, after)
     for old, new in pairing.changed:
-        yield from compare_items(old, new, new_schema_generator=new_schema_generator)
+        yield from compare_items(old, new, server, new_schema_generator=new_schema_generator)
     # 3. Report items that are in only one list.
     yield from _report_removed_items(pairing)
-    yield from _report_added_items(kind, pairing, before, after)
+    yield from _report_added_items(kind, pairing, before, after, server)
     # 4. Report duplicate and undigestable items.
     for approved, item in pairing.duplicates:
         yield _locate_item(item, "duplicate").build_change_with_alarms(
@@ -83,7 +83,9 @@ def _report_removed_items(pairing: Pairing) -> Iterator[Change]:
         yield _locate_item(item, "removed").build_change_with_alarms("item_removed", item.value, ABSENT)
 
 
-def _report_added_items(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
+def _report_added_items(
+    kind: ItemKind, pairing: Pairing, before: Surface, after: Surface, server: ApprovedServer
+) -> Iterator[Change]:
     if not pairing.added:
         return
     look_alikes: dict[str, str] = {}
@@ -95,17 +97,19 @@ def _report_added_items(kind: ItemKind, pairing: Pairing, before: Surface, after
     within_release = is_same_release(before.server, after.server)
     for item in pairing.added:
         old = predecessors.get(item.key)
-        yield _build_added_change(item, old, look_alikes.get(item.key), within_release)
+        yield _build_added_change(item, old, look_alikes.get(item.key), within_release, server)
 
 
-def _build_added_change(item: Item, old: Item | None, look_alike: str | None, within_release: bool) -> Change:
-    approved = ApprovedText(_value_or_absent(old))
-    cues = find_new_item_cues(item.value) if old is None else find_new_cues(iter_strings(item.value), approved)
+def _build_added_change(
+    item: Item, old: Item | None, look_alike: str | None, within_release: bool, server: ApprovedServer
+) -> Change:
+    approved = ApprovedText(_value_or_absent(old), server)
+    cues = find_new_item_cues(item.value, server) if old is None else find_new_cues(iter_strings(item.value), approved)
     kinds = [f"new_{code}" for code in cues]
     kinds += find_schema_alarms(item.value, approved)
     notes: list[str] = []
     if old is not None:
-        kinds.insert(0, _choose_rename_kind(old, item, within_release))
+        kinds.insert(0, _choose_rename_kind(old, item, within_release, server))
         notes.append(f"It was approved as {_quote_name(old.key)}.")
     if look_alike is not None:
         kinds.insert(0, "look_alike_name")
@@ -116,9 +120,9 @@ def _build_added_change(item: Item, old: Item | None, look_alike: str | None, wi
     )
 
 
-def _choose_rename_kind(old: Item, new: Item, within_release: bool) -> str:
+def _choose_rename_kind(old: Item, new: Item, within_release: bool, server: ApprovedServer) -> str:
     """Choose the kind: a renamed item is normal in a new release unless its content has critical changes."""
-    if within_release or any(change.severity == CRITICAL for change in compare_items(old, new)):
+    if within_release or any(change.severity == CRITICAL for change in compare_items(old, new, server)):
         return "renamed"
     return "renamed_in_release"
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from pinwarden.core.canonical import is_number
 from pinwarden.core.json_values import is_json_equal
+from pinwarden.surface.drift.approved_text import ApprovedServer, ApprovedText
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, compare_texts, compare_values
+from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
 from pinwarden.surface.drift.schema import compare_schemas
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
@@ -47,9 +48,14 @@ _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
 MemberRule = Callable[[ChangeLocation, Any, Any], Iterator[Change]]
 
 
-def compare_items(before: Item, after: Item, *, new_schema_generator: bool = False) -> Iterator[Change]:
-    """Compare an approved item with its current version. Yields at least one change."""
-    approved = ApprovedText(before.value)
+def compare_items(
+    before: Item, after: Item, server: ApprovedServer | None = None, *, new_schema_generator: bool = False
+) -> Iterator[Change]:
+    """Compare an approved item with its current version. Yields at least one change.
+
+    ``server`` is the approved text of all items, so that a sentence which moved between items is not new.
+    """
+    approved = ApprovedText(before.value, server)
     no_change_reported = True
     for member in before.value | after.value:
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)

@@ -17,8 +17,9 @@ from typing import Any
 from pinwarden.core.canonical import is_number
 from pinwarden.core.json_values import is_json_equal, json_identity
 from pinwarden.core.record import Record, replace
+from pinwarden.surface.drift.approved_text import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values, is_known_dialect, is_remote
+from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})

@@ -1,0 +1,240 @@
+"""Which text was approved: the sentences, hosts and remote references of an item and of its server.
+
+A cue (a sign of an attack) in new text makes a change critical if a new sentence takes part in it. A sentence that was
+approved, in this item or elsewhere on the server, is not new. So an approved order does not allow any other order, and
+a tool can repeat a sentence that another tool already has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from pinwarden.core.json_values import iter_strings
+from pinwarden.core.text import INVISIBLE
+from pinwarden.surface.drift.changes import ABSENT, CUE_ORDER
+from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, find_cues
+from pinwarden.surface.sentences import SplitSentence, item_sentences, split_sentences, value_sentences
+from pinwarden.surface.surface import Surface
+
+HEADER_KEYWORD = "x-mcp-header"
+REFERENCE_KEYWORDS = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+KNOWN_DIALECTS = frozenset(
+    {
+        "http://json-schema.org/draft-04/schema",
+        "http://json-schema.org/draft-06/schema",
+        "http://json-schema.org/draft-07/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    }
+)
+NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose member names the schema's author chooses, so these names are not keywords themselves."""
+_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
+_ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
+_BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
+_AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
+
+
+class ApprovedServer:
+    """The approved text of a whole server, computed on first use."""
+
+    __slots__ = ("_hosts", "_sentences", "_surface")
+
+    def __init__(self, surface: Surface | None = None) -> None:
+        self._surface = surface
+        self._sentences: frozenset[str] | None = None
+        self._hosts: frozenset[str] | None = None
+
+    @property
+    def sentences(self) -> frozenset[str]:
+        """The approved sentences of all items and of the server information, in the form in which they are compared."""
+        if self._sentences is None:
+            surface = self._surface
+            known = {sentence.normalised for item in _list_items(surface) for sentence in item_sentences(item)}
+            server = (surface.server if surface else None) or {}
+            known |= {sentence.normalised for sentence in value_sentences("server", "", dict(server))}
+            self._sentences = frozenset(known)
+        return self._sentences
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The hosts of all addresses in the approved text."""
+        if self._hosts is None:
+            values = [item.value for item in _list_items(self._surface)]
+            server = (self._surface.server if self._surface else None) or {}
+            self._hosts = _find_hosts([*values, dict(server)])
+        return self._hosts
+
+
+class ApprovedText:
+    """The approved text of one item, and of its server if that is known. Computed on first use."""
+
+    __slots__ = ("_hosts", "_references", "_sentences", "_server", "_value")
+
+    def __init__(self, value: Any, server: ApprovedServer | None = None) -> None:
+        self._value = value
+        self._server = server or _NO_SERVER
+        self._sentences: frozenset[str] | None = None
+        self._hosts: frozenset[str] | None = None
+        self._references: frozenset[str] | None = None
+
+    @property
+    def sentences(self) -> frozenset[str]:
+        """The sentences of the item in the form in which they are compared, and as sent if they hide characters."""
+        if self._sentences is None:
+            known: set[str] = set()
+            for text in dict.fromkeys(iter_strings(self._value)):
+                for start, end, normalised in split_sentences(text):
+                    known.add(normalised)
+                    if not text.isascii() and _hides_characters(text[start:end]):
+                        known.add(text[start:end])
+            self._sentences = frozenset(known)
+        return self._sentences
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The remote references in the approved schemas."""
+        if self._references is None:
+            self._references = frozenset(_find_remote_references(self._value))
+        return self._references
+
+    def is_new_host(self, host: str) -> bool:
+        """Whether neither the item nor its server had an address with this host."""
+        if self._hosts is None:
+            self._hosts = _find_hosts(self._value)
+        return host not in self._hosts and host not in self._server.hosts
+
+    def find_new_sentences(self, text: str) -> list[SplitSentence]:
+        """Return the sentences of ``text`` that the approved item does not have."""
+        known = self.sentences
+        return [
+            sentence
+            for sentence in split_sentences(text)
+            if sentence.normalised not in known
+            or (
+                not text.isascii()
+                and _hides_characters(exact := text[sentence.start : sentence.end])
+                and exact not in known
+            )
+        ]
+
+    def is_approved_elsewhere(self, text: str, sentence: SplitSentence) -> bool:
+        """Whether another item of the server has the sentence. One that hides characters never counts as approved."""
+        if not text.isascii() and _hides_characters(text[sentence.start : sentence.end]):
+            return False
+        return sentence.normalised in self._server.sentences
+
+
+_NO_SERVER = ApprovedServer()
+
+
+def _list_items(surface: Surface | None) -> list[Any]:
+    return [item for item in surface.all_items() if item.digest is not None] if surface else []
+
+
+def _hides_characters(text: str) -> bool:
+    return any(not match[0].isspace() for match in INVISIBLE.finditer(text))
+
+
+def find_new_cues(
+    texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Find the codes of cues in ``texts`` in which a new sentence takes part, the most severe first."""
+    new_codes: set[str] = set()
+    for text in dict.fromkeys(texts):
+        sentences = approved.find_new_sentences(text)
+        for cue in _find_cues_cached(text) if sentences else ():
+            if cue.code not in new_codes and cue.code not in ignored and _is_new(cue, text, sentences, approved):
+                new_codes.add(cue.code)
+    return tuple(code for code in CUE_ORDER if code in new_codes)
+
+
+def _is_new(cue: Cue, text: str, sentences: list[SplitSentence], approved: ApprovedText) -> bool:
+    if cue.code == "destination":
+        return not is_known_dialect(text) and approved.is_new_host(_extract_host(text[cue.start : cue.end]))
+    if cue.code == "oversized_text":
+        return True
+    taking_part = [sentence for sentence in sentences if sentence.start < cue.end and cue.start < sentence.end]
+    return any(not approved.is_approved_elsewhere(text, sentence) for sentence in taking_part)
+
+
+def find_new_item_cues(value: Any, server: ApprovedServer | None = None) -> tuple[str, ...]:
+    """Find the codes of cues that make a new item critical, the most severe first.
+
+    A new item needs review in any case. Many ordinary tools mention an address or a key; only an item with both is
+    suspicious.
+    """
+    approved = ApprovedText(ABSENT, server)
+    codes: set[str] = set()
+    for text in dict.fromkeys(iter_strings(value)):
+        cues = [cue for cue in _find_cues_cached(text) if not cue.is_quoted]
+        sentences = approved.find_new_sentences(text) if cues else []
+        codes |= {cue.code for cue in cues if cue.code not in codes and _is_new(cue, text, sentences, approved)}
+    if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
+        return ()
+    return tuple(code for code in CUE_ORDER if code in codes)
+
+
+def find_schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
+    """Find the critical kinds of change in new parts of a schema: remote references and exposed headers."""
+    kinds: list[str] = []
+    if any(reference not in approved.references for reference in _find_remote_references(value)):
+        kinds.append("remote_reference")
+    if any(keyword == HEADER_KEYWORD for keyword, _ in _walk_keywords(value)):
+        kinds.append("header_exposed")
+    return tuple(kinds)
+
+
+def is_remote(reference: Any) -> bool:
+    """Whether a ``$ref`` points to another document. References within the document begin with ``#``."""
+    return isinstance(reference, str) and not reference.startswith("#")
+
+
+def is_known_dialect(value: Any) -> bool:
+    """Whether the value of ``$schema`` is a published JSON Schema dialect."""
+    return isinstance(value, str) and value.removesuffix("#") in KNOWN_DIALECTS
+
+
+def _find_hosts(value: Any) -> frozenset[str]:
+    return frozenset(
+        _extract_host(text[cue.start : cue.end])
+        for text in dict.fromkeys(iter_strings(value))
+        if "." in text
+        for cue in _find_cues_cached(text)
+        if cue.code == "destination"
+    )
+
+
+# Short texts are cached, because names of keywords, parameters and types occur many times.
+_MAX_SHORT_TEXT = 60
+_find_cues_in_short_text = lru_cache(maxsize=16_384)(find_cues)
+
+
+def _find_cues_cached(text: str) -> tuple[Cue, ...]:
+    return _find_cues_in_short_text(text) if len(text) <= _MAX_SHORT_TEXT else find_cues(text)
+
+
+def _extract_host(address: str) -> str:
+    return _AFTER_HOST.sub("", _BEFORE_HOST.sub("", address.strip())).casefold().rstrip(".")
+
+
+def _find_remote_references(value: Any) -> Iterator[str]:
+    for keyword, target in _walk_keywords(value):
+        if keyword in REFERENCE_KEYWORDS and is_remote(target):
+            yield target
+
+
+def _walk_keywords(value: Any, author_named: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield every keyword of the schemas in a value. Names that the author chose, and data, are not keywords."""
+    if type(value) is dict:
+        for name, member in value.items():
+            if not author_named:
+                yield name, member
+            if author_named or name not in _DATA_KEYWORDS:
+                yield from _walk_keywords(member, author_named=not author_named and name in NAMED_SCHEMAS)
+    elif type(value) is list:
+        for element in value:
+            yield from _walk_keywords(element)
