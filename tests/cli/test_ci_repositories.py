@@ -236,6 +236,7 @@ class TestMonorepo:
             assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
 
     def test_the_workflow_is_written_to_the_root_and_checks_every_project(self, repository: Repository) -> None:
+        (repository.root / "pinwarden.whl").write_text("")
         outcome = repository.run("init-ci", *self.PROJECTS, "--install", "./pinwarden.whl")
         assert (outcome.code, outcome.out) == (0, "wrote .github/workflows/pinwarden.yml\n")
         workflow = yaml.safe_load((repository.root / ".github/workflows/pinwarden.yml").read_text())
@@ -247,6 +248,7 @@ class TestMonorepo:
     def test_a_folders_name_cannot_write_the_workflow(self, repository: Repository, folder: str) -> None:
         """Attack: a folder's name with YAML, shell and expression syntax."""
         repository.lock_project(folder, {"notes": NOTES})
+        (repository.root / "pinwarden.whl").write_text("")
         outcome = repository.run("init-ci", "--dry-run", "--project", folder, "--install", "./pinwarden.whl")
         if "${{" in folder:
             assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)

@@ -238,7 +238,7 @@ def test_a_workflow_is_not_written_through_a_linked_folder(world: World, tmp_pat
     (tmp_path / "elsewhere").mkdir()
     (world.root / linked).parent.mkdir(exist_ok=True)
     (world.root / linked).symlink_to(tmp_path / "elsewhere")
-    outcome = world.run("init-ci")
+    outcome = world.run("init-ci", "--install", "git+https://git.example.org/acme/pinwarden@COMMIT")
     assert outcome.code != 0
     assert "CONFIG_UNEDITABLE" in outcome.err
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -248,7 +248,7 @@ def test_a_file_in_place_of_the_workflows_folder_is_a_clean_error(world: World) 
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     world.write(".github", "")
-    outcome = world.run("init-ci")
+    outcome = world.run("init-ci", "--install", "git+https://git.example.org/acme/pinwarden@COMMIT")
     assert "FILE_UNWRITABLE" in outcome.err
     assert "Traceback" not in outcome.err
 

@@ -213,6 +213,9 @@ def test_a_wrong_server_argument_is_a_usage_error(arguments: tuple[str, ...], ru
     assert "hint:" in done.err
 
 
+SOURCE = "git+https://git.example.org/acme/pinwarden@COMMIT"
+
+
 @pytest.mark.parametrize(
     ("kind", "file"),
     [
@@ -226,11 +229,12 @@ def test_init_writes_a_file_that_checks_the_contract_and_overwrites_nothing(
 ) -> None:
     import yaml
 
-    assert run("contract", "init", "--server", "server.py", "--for", kind).code == 0
+    words = ("contract", "init", "--server", "server.py", "--for", kind, "--install", SOURCE)
+    assert run(*words).code == 0
     text = (project / file).read_text()
     assert yaml.safe_load(text)
     assert "pinwarden contract check --server server.py" in text
-    again = run("contract", "init", "--server", "server.py", "--for", kind)
+    again = run(*words)
     assert (again.code, "[FILE_EXISTS]" in again.err) == (1, True)
     assert (project / file).read_text() == text
 

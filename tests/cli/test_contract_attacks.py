@@ -264,7 +264,11 @@ def test_init_does_not_write_through_a_link(tmp_path: Path, run: Callable[..., O
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / ".github").symlink_to(elsewhere)
     (tmp_path / ".pre-commit-config.yaml").symlink_to(elsewhere)
-    codes = [run("contract", "init", "--server", "server.py", "--for", kind).code for kind in ("github", "pre-commit")]
+    source = ("--install", "git+https://git.example.org/acme/pinwarden@COMMIT")
+    codes = [
+        run("contract", "init", "--server", "server.py", "--for", kind, *source).code
+        for kind in ("github", "pre-commit")
+    ]
     assert codes == [3, 1]
     assert not elsewhere.exists()
 

@@ -1,20 +1,28 @@
-"""Parts of CI workflow files that ``init-ci`` and ``contract init`` share, and how such a file is written."""
+"""The CI workflows of ``init-ci`` and ``contract init``: common parts, the source of Pinwarden, writing the file."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 
-INSTALL_SOURCE_MISSING = "note: set where Pinwarden is installed from; see SET THIS in the file\n"
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
+    from pinwarden.system.install_source import InstallSource
+
+MARK = "# Written by pinwarden init-ci, which also updates it."
+"""The first line of a workflow that ``init-ci`` may replace."""
 _GITHUB_JOB = """\
 on:
   pull_request:
-  push:
-    branches: [main]
+  push:{branches}
 permissions:
   contents: read
 jobs:
@@ -27,20 +35,67 @@ jobs:
           persist-credentials: false
 """
 _STEPS = {
-    "github": ("      ", "- run: |\n          pipx install {spec}"),
-    "gitlab": ("    ", "- |\n      pip install {spec}"),
+    "github": "      - run: |\n          pipx install {spec}",
+    "gitlab": "    - |\n      pip install {spec}",
 }
-_UNSET = (
-    "SET THIS: where Pinwarden is installed from. It is not in a package index yet, so anyone could register its name",
-    "there. Use a source that you trust, pinned to a commit: pinwarden init-ci --install SPEC",
-)
-_EXAMPLE = "'git+https://git.example.org/you/pinwarden@COMMIT'"
+_EXAMPLE = "git+https://git.example.org/you/pinwarden@COMMIT"
 _BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
+_SIMPLE_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
+"""A branch whose name has no special meaning in YAML or in GitHub's filter patterns."""
 
 
-def github_job(name: str) -> str:
-    """The beginning of a GitHub workflow, up to the checkout: read-only, with actions pinned to commits."""
-    return _GITHUB_JOB.replace("{job}", name)
+def add_install_argument(parser: ArgumentParser) -> None:
+    """``--install``: the source of Pinwarden in the job."""
+    parser.add_argument(
+        "--install",
+        metavar="SPEC",
+        help="what the job installs Pinwarden from: a git URL with a commit, or a wheel in the repository "
+        "(default: what Pinwarden was installed from here)",
+    )
+
+
+def github_job(name: str, root: Path) -> str:
+    """The beginning of a GitHub workflow, up to the checkout: read-only, with actions pinned to commits.
+
+    It runs for pull requests and for pushes to the default branch of the repository; if git does not know which branch
+    that is, for all pushes.
+    """
+    from pinwarden.system.repository import find_default_branch
+
+    branch = find_default_branch(root, os.environ)
+    branches = f'\n    branches: ["{branch}"]' if branch and _SIMPLE_BRANCH.match(branch) else ""
+    return _GITHUB_JOB.replace("{job}", name).replace("{branches}", branches)
+
+
+def gitlab_image(spec: str) -> str:
+    """The container image of a GitLab job. The slim one has no git, which pip needs for a git URL."""
+    return "python:3.13" if spec.startswith("git+") else "python:3.13-slim"
+
+
+def install_step(kind: str, spec: str) -> str:
+    """The step that installs Pinwarden."""
+    return _STEPS[kind].replace("{spec}", shlex.quote(spec))
+
+
+def choose_install_source(given: str | None, root: Path, command: Sequence[str]) -> str:
+    """What the job installs Pinwarden from: as the option says, or as it was installed here.
+
+    A source that was derived from a checkout is used only after a question. ``command`` is the present command line,
+    which the hint completes. Raises USAGE if there is no source that works on another machine.
+    """
+    if given is not None:
+        _check_install_source(given, root)
+        return given
+    from pinwarden.cli.questions import ask, can_ask
+    from pinwarden.system.install_source import find_install_source
+
+    source = find_install_source(os.environ)
+    if source.spec is not None and source.is_recorded:
+        return source.spec
+    question = f"Let the job install Pinwarden from {source.spec}?"
+    if source.spec is not None and can_ask() and ask(question, ("yes", "no"), "yes") == "yes":
+        return source.spec
+    raise PinwardenError("USAGE", _describe_unknown_source(source), hint=_suggest_install_source(source, root, command))
 
 
 def write_workflow(root: Path, path: Path, text: str) -> None:
@@ -51,21 +106,82 @@ def write_workflow(root: Path, path: Path, text: str) -> None:
     create_file(path, text.encode())
 
 
-def install_step(kind: str, spec: str | None) -> str:
-    """The step that installs Pinwarden. Without a source it is commented out, so the job fails until it is set."""
-    indent, step = _STEPS[kind]
-    if spec is None:
-        lines = (*_UNSET, *step.replace("{spec}", _EXAMPLE).replace("|\n", "").replace("  ", "").splitlines())
-        return "\n".join(f"{indent}# {line}" for line in lines)
+def update_workflow(root: Path, path: Path, text: str, *, force: bool, command: Sequence[str]) -> str:
+    """Write a workflow, or change the one that is there, and return what was done.
+
+    A change is shown as a diff. A file that ``init-ci`` wrote is changed after a question; any file with ``force``.
+    ``command`` is the present command line, which the hint completes.
+    """
+    from pinwarden.system.files import read_file, write_atomically
+
+    if not path.exists() and not path.is_symlink():
+        write_workflow(root, path, text)
+        return "wrote"
+    _make_folder(root, path.parent)
+    if path.is_symlink():
+        raise PinwardenError("CONFIG_UNEDITABLE", f"{path} is a symbolic link", hint="Remove the link.")
+    before = read_file(path)
+    if before == text.encode():
+        return "already up to date:"
+    from pinwarden.cli.questions import ask, can_ask
+    from pinwarden.project.config_diff import diff_config
+
+    name = os.path.relpath(path)
+    sys.stdout.write(f"{diff_config(name, before, text.encode())}\n")
+    is_own = before.decode("utf-8", "replace").startswith(MARK)
+    if not force and not (is_own and can_ask() and ask(f"Change {name} as shown?", ("yes", "no"), "yes") == "yes"):
+        reason = "differs from the new workflow" if is_own else "was not written by pinwarden init-ci"
+        raise PinwardenError(
+            "FILE_EXISTS",
+            f"{name} exists and {reason}; it was not changed",
+            hint=f"To replace it: {shlex.join([*command, '--force'])}",
+        )
+    write_atomically(path, text.encode())
+    return "changed"
+
+
+def _check_install_source(spec: str, root: Path) -> None:
     if not spec.isprintable() or not spec.strip():
         raise PinwardenError("USAGE", "--install takes one line of text")
     if _BARE_NAME.match(spec):
         raise PinwardenError(
             "USAGE",
             f"--install: {spec[:80]!a} is only a name, and Pinwarden is not in a package index yet",
-            hint="Use a git URL with a commit, or a wheel: git+https://…@COMMIT, ./dist/pinwarden.whl",
+            hint=f"Use a git URL with a commit, or a wheel in the repository: --install {_EXAMPLE}",
         )
-    return indent + step.replace("{spec}", shlex.quote(spec))
+    if "://" in spec:
+        return
+    wheel = root / spec
+    if Path(spec).is_absolute() or not wheel.resolve().is_relative_to(root.resolve()) or not wheel.exists():
+        raise PinwardenError(
+            "USAGE",
+            f"--install: there is no {spec[:200]!a} in the repository, where the job looks for it",
+            hint="Name a wheel by its path from the repository's root, or a git URL with a commit.",
+        )
+
+
+def _describe_unknown_source(source: InstallSource) -> str:
+    if source.checkout is None:
+        installed = "how Pinwarden was installed here is not known"
+    elif source.spec is None:
+        installed = f"Pinwarden was installed from {source.checkout}, which has no commit at a remote repository"
+    else:
+        installed = f"Pinwarden was installed from the checkout {source.checkout}"
+    return f"{installed}, so say what the CI job installs it from"
+
+
+def _suggest_install_source(source: InstallSource, root: Path, command: Sequence[str]) -> str:
+    """A hint with a complete command: with the commit of the checkout, or else with a wheel that is built from it."""
+    from pinwarden import __version__
+
+    if source.spec is not None:
+        return shlex.join([*command, "--install", source.spec])
+    if source.checkout is not None and source.checkout.is_dir():
+        wheel = f"./.pinwarden/pinwarden-{__version__}-py3-none-any.whl"
+        folder = os.path.relpath(root / ".pinwarden")
+        build = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, str(source.checkout)]
+        return f"{shlex.join(build)} && {shlex.join([*command, '--install', wheel])}"
+    return f"{shlex.join([*command, '--install'])} {_EXAMPLE}"
 
 
 def _make_folder(root: Path, folder: Path) -> None:

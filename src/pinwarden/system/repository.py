@@ -71,19 +71,38 @@ def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str
 
     Runs nothing that the repository configures. Raises FILE_UNREADABLE for an unknown revision.
     """
+    folder, name = path.parent.resolve(), f"./{path.name}"
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    commit = run_git(folder, variables, *words, subject=f"revision {revision[:120]!a}").strip()
+    if not run_git(folder, variables, "ls-tree", "--name-only", commit, "--", name).strip():
+        return None
+    return run_git_bytes(folder, variables, "cat-file", "blob", f"{commit}:{name}")
+
+
+def find_default_branch(root: Path, variables: Mapping[str, str]) -> str | None:
+    """The branch that the remote repository ``origin`` checks out by default; None if git does not know it."""
+    try:
+        name = run_git(root, variables, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").strip()
+    except PinwardenError:
+        return None
+    return name.removeprefix("origin/") or None
+
+
+def run_git(folder: Path, variables: Mapping[str, str], *words: str, subject: str = "this repository") -> str:
+    """Run git in a folder and return its output. Use only commands that run nothing that the repository configures.
+
+    Raises FILE_UNREADABLE if git is missing or fails.
+    """
+    return run_git_bytes(folder, variables, *words, subject=subject).decode("utf-8", "replace")
+
+
+def run_git_bytes(folder: Path, variables: Mapping[str, str], *words: str, subject: str = "this repository") -> bytes:
+    """Like `run_git`, but without decoding the output."""
     from pinwarden.system.files import find_program
     from pinwarden.system.processes import BoundedTask, run_bounded
 
     git = find_program("git", variables.get("PATH", os.defpath))
     if git is None:
-        raise PinwardenError("FILE_UNREADABLE", f"git is required to read {revision[:120]!a}, but is not installed")
-    task = BoundedTask(name=f"git for revision {revision[:120]!a}", error_code="FILE_UNREADABLE", timeout_seconds=60)
-
-    def run_git(*words: str) -> bytes:
-        return run_bounded([str(git), *words], path.parent.resolve(), variables, task)
-
-    commit = run_git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
-    name = f"{commit}:./{path.name}"
-    if not run_git("ls-tree", "--name-only", commit, "--", f"./{path.name}").strip():
-        return None
-    return run_git("cat-file", "blob", name)
+        raise PinwardenError("FILE_UNREADABLE", f"git is required to read {subject}, but is not installed")
+    task = BoundedTask(name=f"git for {subject}", error_code="FILE_UNREADABLE", timeout_seconds=60)
+    return run_bounded([str(git), *words], folder, variables, task)

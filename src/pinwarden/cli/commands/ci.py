@@ -12,6 +12,7 @@ from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_
 from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_from
 from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_USAGE, PinwardenError
 from pinwarden.project.project import Project, load_policies
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
 _GITHUB = """\
+{mark}
 # Fails when an MCP server, its configuration or its approved text is not what mcp-lock.json says.
 name: pinwarden
 {job}{install}
@@ -30,9 +32,10 @@ name: pinwarden
 """
 
 _GITLAB = """\
+{mark}
 # Include this file from .gitlab-ci.yml.
 pinwarden:
-  image: python:3.13-slim
+  image: {image}
   script:
 {install}
     - |
@@ -121,49 +124,68 @@ def _configure_init_ci(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="CI system (default: github)"
     )
-    parser.add_argument(
-        "--install", metavar="SPEC", help="what the job installs Pinwarden from: a git URL with a commit, or a wheel"
-    )
+    add_install_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
+    parser.add_argument("--force", action="store_true", help="replace an existing file, after showing the change")
     add_projects_arguments(parser)
 
 
 @command(_configure_init_ci)
 def init_ci(args: Namespace) -> int:
-    """Write a CI workflow that runs pinwarden ci on every pull request.
+    """Write a CI workflow that runs pinwarden ci on every pull request and on pushes to the default branch.
 
-    The file goes into the root of the repository. The project needs a lock, and an existing file is not overwritten.
+    The file goes into the root of the repository, and the project needs a lock. The job installs Pinwarden from where
+    it was installed here, in exactly this version; if that is a folder of this machine, you are asked, and without a
+    terminal --install is needed. A file that init-ci wrote earlier is updated: the change is shown, then you are asked.
 
     Examples:
-      pinwarden init-ci --dry-run
-      pinwarden init-ci --for gitlab
-      pinwarden init-ci --project services/search --project services/mail
+      pinwarden init-ci --install git+https://git.example.org/you/pinwarden@COMMIT
+      pinwarden init-ci --install git+https://git.example.org/you/pinwarden@COMMIT --for gitlab --dry-run
     """
     import os
     import sys
 
-    from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
+    from pinwarden.cli.workflow_files import choose_install_source, update_workflow
     from pinwarden.system.repository import find_repository_root
 
     projects = projects_from(args)
     root = find_repository_root(projects[0].root) or projects[0].root.resolve()
     options = "".join(_project_option(project, root) for project in projects)
-    text = _GITHUB.replace("{job}", github_job("pinwarden")) if args.kind == "github" else _GITLAB
-    text = text.replace("{install}", install_step(args.kind, args.install)).replace("{project}", options)
-    if not args.install:
-        sys.stderr.write(INSTALL_SOURCE_MISSING)
+    command = _repeat_command(args)
+    if not args.dry_run:
+        _refuse_missing_locks(projects)
+    spec = choose_install_source(args.install, root, command)
+    text = _render_workflow(args.kind, spec, root, options)
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN
+    path = root / _WORKFLOW_FILES[args.kind]
+    done = update_workflow(root, path, text, force=args.force, command=[*command, "--install", spec])
+    sys.stdout.write(f"{done} {os.path.relpath(path)}\n")
+    return EXIT_CLEAN
+
+
+def _render_workflow(kind: str, spec: str, root: Path, options: str) -> str:
+    from pinwarden.cli.workflow_files import MARK, github_job, gitlab_image, install_step
+
+    text = _GITHUB.replace("{job}", github_job("pinwarden", root)) if kind == "github" else _GITLAB
+    text = text.replace("{mark}", MARK).replace("{image}", gitlab_image(spec))
+    return text.replace("{install}", install_step(kind, spec)).replace("{project}", options)
+
+
+def _refuse_missing_locks(projects: Sequence[Project]) -> None:
     for project in projects:
         if not project.lock.is_file():
             raise PinwardenError(
                 "LOCK_MISSING", f"there is no {project.display_path(project.lock)} for the workflow to check"
             )
-    path = root / _WORKFLOW_FILES[args.kind]
-    write_workflow(root, path, text)
-    sys.stdout.write(f"wrote {os.path.relpath(path)}\n")
-    return EXIT_CLEAN
+
+
+def _repeat_command(args: Namespace) -> list[str]:
+    """The present command line without the options that a hint adds."""
+    options = [word for folder in args.project or () for word in ("--project", folder)]
+    options += ["--file", args.file] if args.file else []
+    return ["pinwarden", "init-ci", *(["--for", args.kind] if args.kind != "github" else []), *options]
 
 
 def _check(args: Namespace, project: Project, *, single: bool) -> GateResult:

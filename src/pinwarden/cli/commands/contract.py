@@ -13,6 +13,7 @@ from pinwarden.cli.commands import command
 from pinwarden.cli.key_arguments import PUBLIC_KEY_HELP
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ name: contract
 _GITLAB = """\
 # Include this file from .gitlab-ci.yml.
 contract:
-  image: python:3.13-slim
+  image: {image}
   script:
     # Install the server with its packages here, as in your other jobs.
     - pip install .
@@ -228,9 +229,7 @@ def _configure_contract_init(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="kind of file (default: github)"
     )
-    parser.add_argument(
-        "--install", metavar="SPEC", help="what the job installs Pinwarden from: a git URL with a commit, or a wheel"
-    )
+    add_install_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
 
 
@@ -238,13 +237,20 @@ def _configure_contract_init(parser: ArgumentParser) -> None:
 def contract_init(args: Namespace) -> int:
     """Write a CI job for GitHub or GitLab, or a pre-commit hook, that checks the contract.
 
-    Existing files are not overwritten.
+    Existing files are not overwritten. The job installs Pinwarden from where it was installed here; if that is a folder
+    of this machine, you are asked, and without a terminal --install is needed.
 
     Examples:
-      pinwarden contract init --server src/server.py
+      pinwarden contract init --server src/server.py --install git+https://git.example.org/you/pinwarden@COMMIT
       pinwarden contract init --server src/server.py --for pre-commit --dry-run
     """
-    from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
+    from pinwarden.cli.workflow_files import (
+        choose_install_source,
+        github_job,
+        gitlab_image,
+        install_step,
+        write_workflow,
+    )
     from pinwarden.contract.python_server import parse_python_server
 
     parse_python_server(args.server)
@@ -255,15 +261,15 @@ def contract_init(args: Namespace) -> int:
             hint="Use a path below this folder with letters, digits and . _ - / only.",
         )
     text = _WORKFLOWS[args.kind].replace("{server}", args.server)
+    root = Path.cwd()
     if args.kind != "pre-commit":
-        text = text.replace("{job}", github_job("contract"))
-        text = text.replace("{install}", install_step(args.kind, args.install))
-        if not args.install:
-            sys.stderr.write(INSTALL_SOURCE_MISSING)
+        repeated = ["pinwarden", "contract", "init", "--server", args.server, "--for", args.kind]
+        spec = choose_install_source(args.install, root, repeated)
+        text = text.replace("{job}", github_job("contract", root)).replace("{image}", gitlab_image(spec))
+        text = text.replace("{install}", install_step(args.kind, spec))
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN
-    root = Path.cwd()
     write_workflow(root, root / _WORKFLOW_FILES[args.kind], text)
     sys.stdout.write(f"wrote {_WORKFLOW_FILES[args.kind]}\n")
     return EXIT_CLEAN
