@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
-    """A function that compares a server (``file.py[:object]``) with its lockfile, and fails the test if they differ."""
+    """Return a function that fails the test if a server (``file.py[:object]``) does not match its lockfile."""
     root = request.config.rootpath
     update = bool(request.config.getoption("--pinwarden-update"))
 
@@ -42,7 +42,7 @@ def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
 
 
 def _find_problem(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
-    """The output of ``pinwarden contract check`` if the check fails; otherwise None."""
+    """Return the output of ``pinwarden contract check`` if the check fails; otherwise None."""
     from pinwarden.cli.render.text import render_text
     from pinwarden.contract import check_report, lock_command
     from pinwarden.contract.observation import observe_python

@@ -453,7 +453,7 @@ def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_
     PLANTED[attack](folder)
     if recorded:  # an attacker who replaces the store's record as well
         section = (folder / MANIFEST).read_bytes().partition(b"# made-here\n")[2]
-        store.record_build_files(folder.name, Digest.of_bytes(section))
+        store.record_build_files_digest(folder.name, Digest.of_bytes(section))
     assert python.audit(folder, closure, INTERPRETER, store) is not None
     built_python(store, closure)
     assert python.audit(folder, closure, INTERPRETER, store) is None

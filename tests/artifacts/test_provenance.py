@@ -14,6 +14,7 @@ from pinwarden.artifacts.provenance import (
     ProvenanceStatement,
     Subject,
     choose_strongest_identity,
+    classify_ref,
     expect_file,
     expect_image,
     identity_from_json,
@@ -22,7 +23,6 @@ from pinwarden.artifacts.provenance import (
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
-    ref_class,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -97,7 +97,7 @@ def test_a_record_without_a_signer_is_refused() -> None:
     ],
 )
 def test_the_class_of_a_ref_follows_from_its_full_name(ref: str, expected: str) -> None:
-    assert ref_class(ref) == expected
+    assert classify_ref(ref) == expected
 
 
 @pytest.mark.parametrize(

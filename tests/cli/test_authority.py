@@ -184,7 +184,10 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
     assert [host.text for host in request.url_hosts] == ["b.example"]
     assert (made.results.hidden_characters, made.results.max_bytes) == ("strip", 10)
     assert made.digest not in (mine.digest, theirs.digest)
-    assert tighten(DEFAULT_GATEWAY_POLICY, parse_gateway_policy({"enforcement": "audit"})).describe_unblocked() == ""
+    assert (
+        tighten(DEFAULT_GATEWAY_POLICY, parse_gateway_policy({"enforcement": "audit"})).describe_unblocked_content()
+        == ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.output import FORMATS, render
-from pinwarden.clients.similar_names import edit_distance
+from pinwarden.clients.similar_names import compute_edit_distance
 from pinwarden.core.json_slices import split_array
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row
@@ -155,7 +155,7 @@ def test_planted_look_alikes_by_the_hundred_do_not_stall_the_gate(world: World) 
     [("abcd", "abcd", 0), ("abcd", "abdc", 1), ("abcd", "abc", 1), ("abcd", "xabcde", 2), ("abcd", "dcba", 3)],
 )
 def test_edit_distances_are_bounded(one: str, other: str, count: int) -> None:
-    assert edit_distance(one, other, 2) == edit_distance(other, one, 2) == count
+    assert compute_edit_distance(one, other, 2) == compute_edit_distance(other, one, 2) == count
 
 
 # Policies

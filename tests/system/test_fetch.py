@@ -448,7 +448,7 @@ class TestCredentials:
     def test_a_challenge_is_requested_without_credentials(self) -> None:
         with plain_server(lambda _: Said(status=401, headers={"WWW-Authenticate": "Basic realm=x"})) as server:
             client = fetcher()
-            answer = client.challenge(wanted(server.url, "a", authorization=SECRET))
+            answer = client.request_challenge(wanted(server.url, "a", authorization=SECRET))
             client.close()
         assert (answer, server.sent("authorization")) == ((401, "Basic realm=x"), [None])
 

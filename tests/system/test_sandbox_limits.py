@@ -202,7 +202,7 @@ def plain_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     guard = folder / "exec_guard.py"
     shutil.copy(exec_guard.__file__, guard)
     guard.chmod(0o644)
-    monkeypatch.setattr(sandbox, "_guard_command", lambda name: (python, "-I", "-S", str(folder / name)))
+    monkeypatch.setattr(sandbox, "_build_guard_command", lambda name: (python, "-I", "-S", str(folder / name)))
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     yield {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     shutil.rmtree(folder)

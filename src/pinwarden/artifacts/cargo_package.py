@@ -41,7 +41,7 @@ class CrateManifest(Record):
     version: str
     repository: str | None
     build: bool | None
-    """Whether the crate has a build script. None if it has one exactly if the file ``build.rs`` exists."""
+    """Whether the crate has a build script. None means that cargo runs ``build.rs`` if that file exists."""
 
 
 def check_name(text: str) -> str:

@@ -410,7 +410,7 @@ def _is_unset(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> b
 
 
 def _fill_placeholders(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> str:
-    def value(match: re.Match[str]) -> str:
+    def fill(match: re.Match[str]) -> str:
         name = match[1]
         filled = known.get(name)
         if isinstance(filled, tuple):
@@ -419,7 +419,7 @@ def _fill_placeholders(text: str, known: Mapping[str, str | tuple[str, ...] | No
             _refuse_setting(f"the bundle uses {name[:80]!a}, which has no value", name)
         return filled
 
-    return _PLACEHOLDER.sub(value, text)
+    return _PLACEHOLDER.sub(fill, text)
 
 
 def _refuse_setting(message: str, name: str) -> NoReturn:

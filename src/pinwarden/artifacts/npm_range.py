@@ -30,22 +30,22 @@ def find_matching_versions(versions: Iterable[str], wanted: str) -> list[str]:
 
 def _split_alternatives(wanted: str) -> list[str]:
     if len(wanted) > _MAX_RANGE:
-        raise _invalid(wanted)
+        raise _range_error(wanted)
     return wanted.split("||")
 
 
 def _parse_comparators(text: str) -> Iterator[_Comparator]:
     hyphen = _HYPHEN.fullmatch(text)
     if hyphen is not None:
-        yield from _expand(">=", _parse_partial(hyphen.group(2, 3, 4, 5)))
-        yield from _expand("<=", _parse_partial(hyphen.group(7, 8, 9, 10)))
+        yield from _expand_comparator(">=", _parse_partial(hyphen.group(2, 3, 4, 5)))
+        yield from _expand_comparator("<=", _parse_partial(hyphen.group(7, 8, 9, 10)))
         return
     position = 0
     while position < len(text):
         match = _COMPARATOR.match(text, position)
         if match is None or (match.end() < len(text) and not text[match.end()].isspace()):
-            raise _invalid(text)
-        yield from _expand(
+            raise _range_error(text)
+        yield from _expand_comparator(
             match[1].rstrip(">") if match[1] == "~>" else match[1], _parse_partial(match.group(2, 3, 4, 5))
         )
         position = len(text) - len(text[match.end() :].lstrip())
@@ -59,12 +59,12 @@ def _parse_partial(parts: Sequence[str | None]) -> _Partial:
     return numbers[0], numbers[1], numbers[2], parts[3] or ""
 
 
-def _expand(operator: str, partial: _Partial) -> Iterator[_Comparator]:
+def _expand_comparator(operator: str, partial: _Partial) -> Iterator[_Comparator]:
     major, minor, patch, suffix = partial
     low = f"{major or 0}.{minor or 0}.{patch or 0}" + (f"-{suffix}" if suffix else "")
     if major is None:
         if operator in ("<", ">"):
-            yield "<", "0.0.0-0"  # nothing
+            yield "<", "0.0.0-0"  # allows no version
         return
     if operator in ("<", ">="):
         yield operator, low if patch is not None or operator == ">=" else f"{low}-0"
@@ -73,24 +73,24 @@ def _expand(operator: str, partial: _Partial) -> Iterator[_Comparator]:
         if patch is not None:
             yield operator, low
         else:
-            yield (">=" if operator == ">" else "<"), _next(major, minor) + ("" if operator == ">" else "-0")
+            yield (">=" if operator == ">" else "<"), _next_release(major, minor) + ("" if operator == ">" else "-0")
         return
     if operator in ("", "=") and patch is not None:
         yield "=", low
         return
     yield ">=", low
-    yield "<", f"{_upper_bound(operator, major, minor, patch)}-0"
+    yield "<", f"{_compute_upper_bound(operator, major, minor, patch)}-0"
 
 
-def _upper_bound(operator: str, major: int, minor: int | None, patch: int | None) -> str:
+def _compute_upper_bound(operator: str, major: int, minor: int | None, patch: int | None) -> str:
     if operator == "^" and minor is not None:
         if major > 0:
             return f"{major + 1}.0.0"
         return f"0.0.{patch + 1}" if minor == 0 and patch is not None else f"0.{minor + 1}.0"
-    return _next(major, minor)
+    return _next_release(major, minor)
 
 
-def _next(major: int, minor: int | None) -> str:
+def _next_release(major: int, minor: int | None) -> str:
     return f"{major + 1}.0.0" if minor is None else f"{major}.{minor + 1}.0"
 
 
@@ -110,5 +110,5 @@ def _compare(operator: str, version: str, bound: str) -> bool:
     return {"=": order == 0, "<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[operator]
 
 
-def _invalid(text: str) -> PinwardenError:
+def _range_error(text: str) -> PinwardenError:
     return PinwardenError("PACKAGE_INVALID", f"{text[:120]!a} is neither a tag of the package nor a version range")

@@ -88,7 +88,7 @@ def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Service
 
 
 def find_tagged_image(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
-    """The digest that a tag points to now; None if there is no such image.
+    """Return the digest that a tag points to now; None if there is no such image.
 
     For ``latest`` or no tag, the version is the highest release tag if that points to the same image, and otherwise
     ``latest``.

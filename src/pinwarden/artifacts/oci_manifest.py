@@ -130,15 +130,15 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
     """Parse an index or a manifest. ``content_type`` is its ``Content-Type`` or the media type in its descriptor."""
     declared = content_type.partition(";")[0].strip().lower()
     if declared not in INDEXES | MANIFESTS:
-        raise _invalid("", f"its Content-Type {declared[:80]!a} is not supported")
+        raise _image_error("", f"its Content-Type {declared[:80]!a} is not supported")
     if len(data) > IMAGE_LIMITS.document_bytes:
-        raise _invalid("", f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
-    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "", _invalid)
+        raise _image_error("", f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
+    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "", _image_error)
     if document.value.get("schemaVersion") != 2 or isinstance(document.value["schemaVersion"], bool):
         document.fail("schemaVersion", "is not 2")
     stated = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
     if stated != declared:
-        raise _invalid("", f"its Content-Type is {declared}, but its mediaType is {str(stated)[:80]!a}")
+        raise _image_error("", f"its Content-Type is {declared}, but its mediaType is {str(stated)[:80]!a}")
     forbidden_members = ("config", "layers", "fsLayers") if declared in INDEXES else ("manifests", "fsLayers")
     for member in forbidden_members:
         if member in document:
@@ -148,7 +148,7 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
 
 def parse_config(data: bytes) -> ImageConfig:
     """Parse the config of an image."""
-    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "config", _invalid)
+    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "config", _image_error)
     defaults = document.optional_object("config")  # how to run the image
     return ImageConfig(
         platform=_parse_platform(document), labels=defaults.string_map("Labels") if defaults is not None else {}
@@ -207,6 +207,6 @@ def _parse_artifact_type(document: JsonObject) -> str:
     return document.string("artifactType", _MEDIA_TYPE, kind="a media type")
 
 
-def _invalid(path: str, problem: str) -> PinwardenError:
+def _image_error(path: str, problem: str) -> PinwardenError:
     text = f"{path or 'the document'} {problem}" if problem.startswith(("is ", "has ", "does ")) else problem
     return PinwardenError("IMAGE_INVALID", f"an image index, manifest or config is invalid: {text}")

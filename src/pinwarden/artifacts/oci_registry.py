@@ -195,7 +195,7 @@ class OciRegistry:
 
     def _fetch_challenge(self, request: FetchRequest) -> Challenge | None:
         """Return the registry's challenge; None if the registry needs no login or uses an unknown scheme."""
-        status, text = self._fetcher.challenge(request)
+        status, text = self._fetcher.request_challenge(request)
         if status != 401:
             return None
         by_scheme = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}

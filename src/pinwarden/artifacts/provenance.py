@@ -82,7 +82,7 @@ class Identity(Record):
     @property
     def ref_class(self) -> RefClass:
         """The kind of ref that the artifact was built from."""
-        return ref_class(self.ref)
+        return classify_ref(self.ref)
 
     @property
     def by_certificate(self) -> bool:
@@ -95,7 +95,7 @@ class Identity(Record):
         return self.signer or self.builder or f"key {self.key_id}"
 
 
-def ref_class(ref: str) -> RefClass:
+def classify_ref(ref: str) -> RefClass:
     """Return the kind of a ref. A bare name could be a tag or a branch, so it is ``other``."""
     if ref.startswith("refs/tags/"):
         return "tag"

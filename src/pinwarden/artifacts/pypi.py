@@ -120,7 +120,7 @@ def find_newest_release(
     constraint: str = "",
     preferred: Sequence[str] = (),
 ) -> NewestRelease | None:
-    """The release that installers would choose today; None if the index lists none.
+    """Return the release that installers would choose today; None if the index lists none.
 
     See `choose_python_release` for ``constraint`` and ``preferred``.
     """

@@ -359,7 +359,7 @@ def read_identity(certificate: Certificate, kind: ProvenanceKind) -> Identity:
     get_extension = _read_extensions(certificate)
     issuer = get_extension(_ISSUER) or get_extension(_ISSUER_OLD)
     if not issuer or get_extension(_ISSUER_OLD) not in ("", issuer):
-        raise _invalid("has no issuer, or two different ones")
+        raise _certificate_error("has no issuer, or two different ones")
     uri, account = _parse_subject(certificate)
     old_repository = get_extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
     repository = get_extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
@@ -403,7 +403,7 @@ def _parse_subject(certificate: Certificate) -> tuple[str, str]:
 
     names = list(certificate.extensions.get_extension_for_class(SubjectAlternativeName).value)
     if len(names) != 1:
-        raise _invalid("has no subject, or more than one")
+        raise _certificate_error("has no subject, or more than one")
     name = names[0]
     if isinstance(name, UniformResourceIdentifier):
         return _decode_text(name.value.encode()), ""
@@ -411,7 +411,7 @@ def _parse_subject(certificate: Certificate) -> tuple[str, str]:
         return "", _decode_text(name.value.encode())
     if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_OID_PREFIX}7":
         return "", _decode_text(_parse_utf8_string(name.value))
-    raise _invalid("has a subject of an unsupported type")
+    raise _certificate_error("has a subject of an unsupported type")
 
 
 def _parse_utf8_string(der: bytes) -> bytes:
@@ -424,16 +424,16 @@ def _parse_utf8_string(der: bytes) -> bytes:
             size = int.from_bytes(der[2:start])
         if size == len(der) - start:
             return der[start:]
-    raise _invalid("has an extension that is not a string")
+    raise _certificate_error("has an extension that is not a string")
 
 
 def _decode_text(value: bytes) -> str:
     try:
         text = percent_encode(value.decode())
     except UnicodeDecodeError as err:
-        raise _invalid("has an extension that is not a string") from err
+        raise _certificate_error("has an extension that is not a string") from err
     if not is_displayable(text):
-        raise _invalid("has an extension that is too long")
+        raise _certificate_error("has an extension that is too long")
     return text
 
 
@@ -448,5 +448,5 @@ def _find_relative_path(uri: str, repository: str) -> str:
     return uri.removeprefix(repository).lstrip("/") if repository and uri.startswith(f"{repository}/") else ""
 
 
-def _invalid(problem: str) -> PinwardenError:
+def _certificate_error(problem: str) -> PinwardenError:
     return PinwardenError("PROVENANCE_INVALID", f"the certificate {problem}")

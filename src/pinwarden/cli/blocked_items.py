@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_blocked_items(projects: Sequence[Project]) -> tuple[BlockedItems, tuple[str, ...]]:
-    """The pending reviews of these locks, and notes about a database that was not read.
+    """Return the pending reviews of these locks, and notes about a database that was not read.
 
     A database on another machine is not asked, because ``pinwarden status`` uses no network.
     """

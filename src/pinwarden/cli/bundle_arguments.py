@@ -23,14 +23,14 @@ _MAX_POLICY_BYTES = 64 * 1024
 
 
 def add_bundle_arguments(parser: ArgumentParser) -> None:
-    """The arguments that name a bundle."""
+    """Add the arguments that name a bundle."""
     parser.add_argument("archive", metavar="FILE", help="bundle archive, ending in .car or .tar.zst")
     parser.add_argument("--descriptor", metavar="FILE", help="the bundle's descriptor (default: next to the archive)")
     parser.add_argument("--manifest", metavar="FILE", help="the bundle's manifest (default: next to the archive)")
 
 
 def add_attestation_argument(parser: ArgumentParser) -> None:
-    """``--attestation``."""
+    """Add ``--attestation``."""
     parser.add_argument(
         "--attestation",
         nargs="+",
@@ -42,7 +42,7 @@ def add_attestation_argument(parser: ArgumentParser) -> None:
 
 
 def add_location_arguments(parser: ArgumentParser) -> None:
-    """The options for the registry that bundles are installed from."""
+    """Add the options for the registry that bundles are installed from."""
     registry = parser.add_argument_group("the bundle registry")
     registry.add_argument(
         "--registry",
@@ -54,7 +54,7 @@ def add_location_arguments(parser: ArgumentParser) -> None:
 
 
 def add_permission_arguments(parser: ArgumentParser) -> None:
-    """The options for the permissions of an installed bundle."""
+    """Add the options for the permissions of an installed bundle."""
     allowed = parser.add_argument_group("permissions of the server")
     allowed.add_argument(
         "--policy",
@@ -68,14 +68,14 @@ def add_permission_arguments(parser: ArgumentParser) -> None:
 
 
 def bundle_files_from(args: Namespace) -> BundleFiles:
-    """The bundle that the arguments name."""
+    """Return the bundle that the arguments name."""
     from pinwarden.bundle.bundle_files import find_bundle_files
 
     return find_bundle_files(Path(args.archive), args.descriptor, args.manifest)
 
 
 def installer_policy_from(args: Namespace) -> InstallerPolicy:
-    """What the options and the user's policy file allow. Without either, servers may read the project only."""
+    """Return the policy of the options and the user's file. Without either, servers may only read the project."""
     from pinwarden.bundle import trust
     from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_files import policy_path
@@ -99,14 +99,14 @@ def installer_policy_from(args: Namespace) -> InstallerPolicy:
 
 
 def trust_file() -> Path:
-    """This user's trust store."""
+    """Return this user's trust store."""
     from pinwarden.bundle.trust_files import trust_path
 
     return trust_path(Path.home(), os.environ)
 
 
 def registry_location(args: Namespace, trusted: TrustStore) -> str:
-    """The registry to install from: ``--registry``, else the only one in the trust store that has a location."""
+    """Return the registry to install from: ``--registry``, else the only one in the trust store that has a location."""
     if args.registry:
         url = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
         return str(url or args.registry)
@@ -122,7 +122,7 @@ def registry_location(args: Namespace, trusted: TrustStore) -> str:
 
 @contextmanager
 def open_locations(args: Namespace) -> Iterator[Locations]:
-    """The locations to install from, with a network client that is closed when the command ends."""
+    """Open the locations to install from, with a network client that is closed when the command ends."""
     from pinwarden.install.sources import Locations
     from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
@@ -139,7 +139,7 @@ def open_locations(args: Namespace) -> Iterator[Locations]:
 
 @contextmanager
 def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
-    """A fetcher for the files of locked bundles that are not in the local store."""
+    """Open a fetcher for the files of locked bundles that are not in the local store."""
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
 
@@ -152,7 +152,7 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
 
 @contextmanager
 def open_oci_network() -> Iterator[OciNetwork]:
-    """A network client with the settings and logins of docker or podman."""
+    """Open a network client with the settings and logins of docker or podman."""
     from pinwarden.bundle.oci_transfer import OciNetwork
     from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_fetch_arguments(parser: ArgumentParser) -> None:
-    """``--offline``, ``--allow-private``, ``--trust-root`` and ``--allow-plain-http``."""
+    """Add ``--offline``, ``--allow-private``, ``--trust-root`` and ``--allow-plain-http``."""
     group = parser.add_argument_group("downloading")
     group.add_argument("--offline", action="store_true", help="use only files that are already on this machine")
     add_network_arguments(group)
@@ -27,14 +27,14 @@ def add_fetch_arguments(parser: ArgumentParser) -> None:
 
 
 def add_network_arguments(parser: _ActionsContainer) -> None:
-    """``--allow-private`` and ``--allow-plain-http``."""
+    """Add ``--allow-private`` and ``--allow-plain-http``."""
     parser.add_argument("--allow-private", action="store_true", help="allow package registries at private addresses")
     parser.add_argument("--allow-plain-http", action="store_true", help="allow unencrypted http:// addresses")
 
 
 @contextmanager
 def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[FetchContext]:
-    """The network, package sources and store for downloading. Shows progress on a terminal."""
+    """Open the network, package sources and store for downloading. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.project.fetch_context import FetchContext, PackageSources
     from pinwarden.project.project import locate_store

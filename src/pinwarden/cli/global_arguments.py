@@ -24,7 +24,7 @@ GLOBAL_GROUP = "output"
 
 
 def add_global_arguments(parser: argparse.ArgumentParser, *, prints_report: bool) -> None:
-    """``--json``, ``--quiet``, ``--verbose``, ``--color`` and ``--output``.
+    """Add ``--json``, ``--quiet``, ``--verbose``, ``--color`` and ``--output``.
 
     A command without formats has no ``--json``, and one with an ``--output`` of its own keeps its meaning.
     """
@@ -52,7 +52,7 @@ def add_global_arguments(parser: argparse.ArgumentParser, *, prints_report: bool
 
 
 def move_to_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Global options that precede the command, moved behind its name: ``pinwarden --json ci`` is ``ci --json``."""
+    """Move global options behind the name of the command: ``pinwarden --json ci`` becomes ``ci --json``."""
     words = list(arguments)
     leading: list[str] = []
     while words and words[0].partition("=")[0] in GLOBAL_OPTIONS:
@@ -73,7 +73,7 @@ def choose_verbosity(args: argparse.Namespace) -> None:
 
 
 def chosen_detail() -> Literal["quiet", "normal", "verbose"]:
-    """How much of a report to print: ``quiet`` is only what fails and the summary, ``verbose`` is everything."""
+    """Return how much to print: ``quiet`` is only the failures and the summary, ``verbose`` is everything."""
     return "quiet" if _chosen["quiet"] else "verbose" if _chosen["verbose"] else "normal"
 
 
@@ -98,7 +98,7 @@ def colour_wanted(stream: TextIO | None = None) -> bool:
 
 
 def repeat_project_options(command: str) -> str:
-    """A suggested command with the project, lockfile and scope of this command line, so that it works when pasted."""
+    """Return a command with the project, lockfile and scope of this command line, so that it works when pasted."""
     from shlex import quote
 
     folders = _chosen["project"]
@@ -112,7 +112,7 @@ def repeat_project_options(command: str) -> str:
 
 
 def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> str:
-    """The error for arguments that a command does not have, with a similar option if there is one."""
+    """Return the error for arguments that a command does not have, with a similar option if there is one."""
     from difflib import get_close_matches
 
     option = next((word for word in unknown if word.startswith("-")), None)

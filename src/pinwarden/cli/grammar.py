@@ -65,12 +65,12 @@ class CommandSpec(Record):
 
 
 def grammar(commands: Mapping[str, str]) -> tuple[CommandSpec, ...]:
-    """Every command with its arguments."""
+    """Return every command with its arguments."""
     return tuple(_command(name, summary) for name, summary in commands.items())
 
 
 def two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[CommandSpec, ...]]:
-    """The two-word commands, by their first word."""
+    """Return the two-word commands, by their first word."""
     families: dict[str, tuple[CommandSpec, ...]] = {}
     for command in commands:
         if " " in command.name:
@@ -80,7 +80,7 @@ def two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[Comm
 
 
 def first_words(commands: tuple[CommandSpec, ...]) -> dict[str, str]:
-    """The words that can follow ``pinwarden``, with one line of help each."""
+    """Return the words that can follow ``pinwarden``, with one line of help each."""
     words = {command.name: command.summary for command in commands if " " not in command.name}
     for first, members in two_word_commands(commands).items():
         words.setdefault(first, ", ".join(command.name.split()[1] for command in members))

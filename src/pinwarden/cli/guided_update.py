@@ -157,7 +157,7 @@ class GuidedUpdate:
 
 
 def render_update(prepared: PreparedUpdate, *, full: bool = False) -> str:
-    """What a newer release changes: the verdict and the text first, then parameters, dependencies, publisher, files."""
+    """Render a newer release: verdict and text first, then parameters, dependencies, publisher and files."""
     from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
     from pinwarden.project.newer_releases import latest_version
 

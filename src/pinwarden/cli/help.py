@@ -17,7 +17,7 @@ _EXIT_CODES = (
 
 
 def overview(commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], families: Mapping[str, str]) -> str:
-    """All commands by task; a family of commands is one line."""
+    """Return all commands by task; a family of commands is one line."""
     by_task = "".join(
         f"\n{task}:\n{definition_list({name: _first_word_help(name, commands, families) for name in names})}"
         for task, names in tasks.items()
@@ -26,14 +26,14 @@ def overview(commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], fa
 
 
 def family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
-    """The commands that share a first word."""
+    """Return the commands that share a first word."""
     about = f"{_paragraph(f'{summary}.')}\n" if summary else ""
     usage = _paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
     return f"{usage}\n{about}{definition_list(commands)}\n{_closing(f'{name} ')}"
 
 
 def usage_line(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
-    """How a command is called. Options are listed below it, so they are not repeated here."""
+    """Return how a command is called, without its options, which are listed below."""
     words = [parser.prog, "[OPTIONS]"]
     formatter = HelpFormatter(parser.prog, width=80)
     words += [

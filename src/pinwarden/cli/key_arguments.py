@@ -30,14 +30,14 @@ KEYS_REQUIRED = "a signature check needs at least one trusted key: --public-key 
 
 
 def add_signer_arguments(parser: ArgumentParser) -> None:
-    """``--key`` and ``--key-env``: the key to sign with."""
+    """Add ``--key`` and ``--key-env``: the key to sign with."""
     signer = parser.add_mutually_exclusive_group(required=True)
     signer.add_argument("--key", metavar="FILE", help="file with the private key to sign with")
     signer.add_argument("--key-env", metavar="NAME", help="environment variable with the private key in PEM format")
 
 
 def signer_from(args: Namespace) -> Signer:
-    """The signing key that the options name. An encrypted key is decrypted as in ``read_private_keys``."""
+    """Return the signing key that the options name. An encrypted key is decrypted as in ``read_private_keys``."""
     if args.key is not None:
         return _read_private_key(Path(args.key))
     from pinwarden.system.key_files import load_environment_signer
@@ -47,12 +47,12 @@ def signer_from(args: Namespace) -> Signer:
 
 
 def read_private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
-    """The keys in these files. The passphrase of an encrypted key comes from a variable or the terminal."""
+    """Return the keys in these files. The passphrase of an encrypted key comes from a variable or the terminal."""
     return tuple(_read_private_key(Path(name)) for name in names)
 
 
 def read_public_keys(texts: Sequence[str]) -> dict[str, PublicKey]:
-    """Keys by name: the NAME of ``NAME=KEY``, else the stem of the file, else the did:key itself."""
+    """Read keys by name: the NAME of ``NAME=KEY``, else the stem of the file, else the did:key itself."""
     keys: dict[str, PublicKey] = {}
     for text in texts:
         name, key = _read_public_key(text)
@@ -63,7 +63,7 @@ def read_public_keys(texts: Sequence[str]) -> dict[str, PublicKey]:
 
 
 def read_passphrase(variable: str) -> bytes:
-    """The passphrase in an environment variable, which must not be empty."""
+    """Return the passphrase in an environment variable, which must not be empty."""
     value = os.environ.get(variable)
     if not value:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set, or empty")
@@ -71,7 +71,7 @@ def read_passphrase(variable: str) -> bytes:
 
 
 def add_gate_signature_arguments(parser: ArgumentParser) -> None:
-    """The options with which ``ci`` requires signatures of the lock."""
+    """Add the options with which ``ci`` requires signatures of the lock."""
     signed = parser.add_argument_group("requiring a signed lock")
     add_signature_file_arguments(signed)
     signed.add_argument(
@@ -109,7 +109,7 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
 
 
 def add_signature_file_arguments(parser: _ActionsContainer) -> None:
-    """``--signature`` and ``--public-key``."""
+    """Add ``--signature`` and ``--public-key``."""
     parser.add_argument(
         "--signature",
         nargs="+",
@@ -121,7 +121,7 @@ def add_signature_file_arguments(parser: _ActionsContainer) -> None:
 
 
 def add_partial_argument(parser: _ActionsContainer) -> None:
-    """``--accept-partial``."""
+    """Add ``--accept-partial``."""
     parser.add_argument(
         "--accept-partial",
         action="store_true",
@@ -130,7 +130,7 @@ def add_partial_argument(parser: _ActionsContainer) -> None:
 
 
 def signature_check_from(args: Namespace, project: Project) -> SignatureOptions | None:
-    """The signatures that the options require; None if they require none."""
+    """Return the signatures that the options require; None if they require none."""
     if not args.public_key:
         options = (args.signature, args.require, args.signed_policy, args.signed_since, args.signed_since_ref)
         if any(options) or args.threshold > 1 or args.accept_partial:
@@ -149,12 +149,12 @@ def signature_check_from(args: Namespace, project: Project) -> SignatureOptions 
 
 
 def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
-    """The signatures that the options name, or the one in the project's folder."""
+    """Return the signatures that the options name, or the one in the project's folder."""
     return tuple(Path(name) for name in args.signature or [project.root / SIGNATURE_FILE])
 
 
 def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
-    """Which keys, and how many, must have signed."""
+    """Return which keys, and how many, must have signed."""
     from pinwarden.lock.signature import RequiredSigners
 
     unknown = next((name for name in args.require if name not in keys), None)
@@ -164,14 +164,14 @@ def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> Required
 
 
 def signature_count(text: str) -> int:
-    """A number of signatures, 1 to 1000."""
+    """Return a number of signatures, 1 to 1000."""
     if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
         raise ArgumentTypeError(f"{text[:40]!a} is not a number from 1 to 1000")
     return int(text)
 
 
 def read_public_key_file(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
-    """The bytes of a public key file. Refuses a private key, in the file or pasted instead of a file name."""
+    """Return the bytes of a public key file. Refuses a private key, in the file or pasted instead of a file name."""
     from pinwarden.core.keys import EXPECTED_KEY_FORMS, refuse_private_key
     from pinwarden.system.files import read_file
 
@@ -226,7 +226,7 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
 
 
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
-    """The time of the newest known signature: from the option or from a git revision, whichever is later."""
+    """Return the time of the newest known signature: from the option or from a git revision, whichever is later."""
     from pinwarden.core.text import parse_timestamp
     from pinwarden.lock.signature import find_newest_signing_time
     from pinwarden.system.repository import read_file_at_revision

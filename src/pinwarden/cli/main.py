@@ -170,7 +170,7 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
 
 
 def _requested_help(arguments: Sequence[str]) -> str:
-    """The help of all commands or of one family, if the arguments ask for it."""
+    """Return the help of all commands or of one family, if the arguments ask for it."""
     from pinwarden.cli.commands import COMMANDS, FAMILIES, TASKS, subcommands
 
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -223,7 +223,7 @@ def _write_error_files(err: PinwardenError, invocation: _Invocation) -> None:
 
 
 def _stderr_lines(err: PinwardenError) -> list[str]:
-    """The last lines that a started server wrote to stderr, which often explain the failure."""
+    """Return the last lines that a started server wrote to stderr, which often explain the failure."""
     stderr = err.data.get("stderr")
     lines = [line for line in stderr.splitlines() if line.strip()] if isinstance(stderr, str) else []
     return [f"  | {line[:200]}" for line in lines[-_STDERR_LINES:]]

@@ -23,12 +23,12 @@ _MARGIN = "    "
 
 
 def add_format_argument(parser: ArgumentParser) -> None:
-    """``--format``."""
+    """Add ``--format``."""
     parser.add_argument("--format", default="text", choices=FORMATS, help="output format (default: text)")
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
-    """``--format`` for checks: repeatable, and ``FORMAT=FILE`` writes a file in addition to stdout."""
+    """Add ``--format`` for checks: repeatable, and ``FORMAT=FILE`` writes a file in addition to stdout."""
     parser.add_argument(
         "--format",
         default="text",
@@ -127,7 +127,7 @@ def print_rows(rows: tuple[Row, ...]) -> None:
 
 
 def format_definition(value: Any) -> str:
-    """The definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
+    """Return the definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
     import json
 
     from pinwarden.core.text import escape_json_for_log
@@ -171,7 +171,7 @@ def _projects(args: Namespace) -> Iterator[Project]:
 
 
 def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
-    """The files and folders of a project, each with its kind."""
+    """Yield the files and folders of a project, each with its kind."""
     from pinwarden.cli.key_arguments import SIGNATURE_FILE
     from pinwarden.contract.dialect import DIALECTS
     from pinwarden.lock.lock_store import closures_folder_name, surfaces_folder_name
@@ -239,7 +239,7 @@ class FormatAction(Action):
 
 
 def _path_in_repository(file: Path) -> str:
-    """A path relative to the root of the repository, as viewers of reports expect."""
+    """Return a path relative to the root of the repository, as viewers of reports expect."""
     from pinwarden.system.repository import find_repository_root
 
     root = find_repository_root(file.parent)

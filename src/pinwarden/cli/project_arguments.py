@@ -23,14 +23,14 @@ _PROJECT_HELP = "project folder (default: the nearest parent folder with a lock 
 
 
 def add_project_arguments(parser: ArgumentParser) -> None:
-    """``--project``, ``--file`` and ``--scope``."""
+    """Add ``--project``, ``--file`` and ``--scope``."""
     parser.add_argument("--project", metavar="DIR", help=_PROJECT_HELP)
     parser.add_argument("--file", metavar="LOCK", help=_LOCK_HELP)
     add_scope_argument(parser)
 
 
 def add_projects_arguments(parser: ArgumentParser) -> None:
-    """``--project``, which may be repeated, and ``--file``."""
+    """Add ``--project``, which may be repeated, and ``--file``."""
     parser.add_argument(
         "--project",
         action="append",
@@ -41,7 +41,7 @@ def add_projects_arguments(parser: ArgumentParser) -> None:
 
 
 def add_scope_argument(parser: ArgumentParser) -> None:
-    """``--scope``: whose servers the command is about."""
+    """Add ``--scope``: whose servers the command is about."""
     parser.add_argument(
         "--scope",
         choices=SCOPES,
@@ -51,18 +51,18 @@ def add_scope_argument(parser: ArgumentParser) -> None:
 
 
 def add_release_arguments(parser: ArgumentParser) -> None:
-    """``--version`` and ``--source``."""
+    """Add ``--version`` and ``--source``."""
     parser.add_argument("--version", metavar="VERSION", help="version of the server (default: the latest)")
     parser.add_argument("--source", metavar="ID", help="id of the MCP registry to use, if several list the server")
 
 
 def add_offline_argument(parser: ArgumentParser) -> None:
-    """``--offline``."""
+    """Add ``--offline``."""
     parser.add_argument("--offline", action="store_true", help="use only local files and caches, no network")
 
 
 def add_approval_arguments(parser: ArgumentParser) -> None:
-    """``--by`` and ``--why``."""
+    """Add ``--by`` and ``--why``."""
     parser.add_argument(
         "--by", metavar="NAME", help="name to record as the approver (default: PINWARDEN_APPROVER, or your user name)"
     )
@@ -70,7 +70,7 @@ def add_approval_arguments(parser: ArgumentParser) -> None:
 
 
 def add_warnings_argument(parser: ArgumentParser) -> None:
-    """``--approve-warnings``."""
+    """Add ``--approve-warnings``."""
     parser.add_argument(
         "--approve-warnings",
         action="store_true",
@@ -79,7 +79,7 @@ def add_warnings_argument(parser: ArgumentParser) -> None:
 
 
 def add_database_argument(parser: ArgumentParser) -> None:
-    """``--audit``: the gateway's database."""
+    """Add ``--audit``: the gateway's database."""
     parser.add_argument(
         "--audit",
         metavar="DATABASE",
@@ -89,7 +89,7 @@ def add_database_argument(parser: ArgumentParser) -> None:
 
 
 def project_from(args: Namespace) -> Project:
-    """The project and scope that the options name.
+    """Return the project and scope that the options name.
 
     Without ``--scope``, the scope is the first whose lock has the named servers, or else the first that is used.
     """
@@ -109,12 +109,12 @@ def project_from(args: Namespace) -> Project:
 
 
 def project_to_extend(args: Namespace) -> Project:
-    """The project and scope that a new server is added to: the project's own scope, unless ``--scope`` names one."""
+    """Return the project, in the scope that a new server is added to: its own scope, unless ``--scope`` names one."""
     return project_in_scope(_named_project(args), args.scope or "project")
 
 
 def client_scope(args: Namespace) -> Literal["project", "global"]:
-    """The client configuration that ``--scope`` means for a new server, as ToolPin's format calls it."""
+    """Return the client configuration that ``--scope`` means for a new server, as ToolPin's format calls it."""
     if args.scope == "local":
         raise PinwardenError(
             "USAGE", "a new server cannot have the scope local", hint="Add it in its client, then run: pinwarden init"
@@ -123,7 +123,7 @@ def client_scope(args: Namespace) -> Literal["project", "global"]:
 
 
 def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
-    """The project in each scope that the command is about: by default, all that have a lock or a server."""
+    """Return the project in each scope that the command is about: by default, all that have a lock or a server."""
     here = _named_project(args)
     if args.scope is not None:
         return (project_in_scope(here, args.scope),)
@@ -133,7 +133,7 @@ def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
 
 
 def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Project, tuple[str, ...]]]:
-    """The projects of `projects_in_scope`, each with the names that it knows. No names mean all servers.
+    """Return the projects of `projects_in_scope`, each with the names that it knows. No names mean all servers.
 
     Raises SERVER_NOT_LOCKED for a name that is neither locked nor configured in any scope.
     """
@@ -155,7 +155,7 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
 
 
 def projects_from(args: Namespace) -> tuple[Project, ...]:
-    """The projects that the options name, without repetitions. ``--file`` is only for a single project."""
+    """Return the projects that the options name, without repetitions. ``--file`` is only for a single project."""
     if not args.project:
         return (_named_project(args),)
     for folder in args.project:
@@ -169,7 +169,7 @@ def projects_from(args: Namespace) -> tuple[Project, ...]:
 
 
 def current_project(root: Path | None = None, lock: Path | None = None) -> Project:
-    """The project in a folder, or the one around the current folder, with this user's client configurations."""
+    """Return the project in a folder, or the one around the current folder, with this user's client configurations."""
     from pinwarden.clients.files import detect_system
 
     if root is None:
@@ -196,7 +196,7 @@ def _lock_entries(project: Project) -> Sequence[Entry]:
 
 
 def approver_from(args: Namespace, how: str = "") -> Approver:
-    """Who approves. ``how`` is recorded as the reason if ``--why`` gives none.
+    """Return who approves. ``how`` is recorded as the reason if ``--why`` gives none.
 
     Raises an error inside a running server or agent: only people approve.
     """
@@ -214,14 +214,14 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
 
 
 def open_database(args: Namespace, project: Project | None = None) -> GatewayState:
-    """The gateway's database, created if it does not exist."""
+    """Return the gateway's database, created if it does not exist."""
     from pinwarden.gateway.state import open_state
 
     return open_state(project or current_project(), args.audit)
 
 
 def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
-    """The gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
+    """Return the gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
     from pinwarden.gateway.state import open_state_for_reading
 
     return open_state_for_reading(project or current_project(), args.audit, needed=must_exist)
@@ -233,7 +233,7 @@ def _refuse_missing_folder(folder: str) -> None:
 
 
 def _user_name() -> str | None:
-    """The name of this user. Containers and CI jobs often lack the variables for it."""
+    """Return the name of this user. Containers and CI jobs often lack the variables for it."""
     name = os.environ.get("USER") or os.environ.get("USERNAME")
     if name or os.name != "posix":
         return name

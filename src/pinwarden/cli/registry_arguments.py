@@ -24,7 +24,7 @@ TOKEN_VARIABLE = "PINWARDEN_REGISTRY_TOKEN"  # noqa: S105  # the name of a varia
 
 
 def add_operator_arguments(parser: ArgumentParser) -> None:
-    """Where a registry stores its data."""
+    """Add the options for the location of a registry's data."""
     storage = parser.add_argument_group("the registry's storage")
     storage.add_argument(
         "--data", metavar="DIR", help="folder for key, database and archives (default: in your data folder)"
@@ -46,7 +46,7 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
 
 
 def registry_settings_from(args: Namespace) -> RegistrySettings:
-    """The settings that the options name."""
+    """Return the settings that the options name."""
     from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, find_default_folder
 
     return RegistrySettings(
@@ -58,7 +58,7 @@ def registry_settings_from(args: Namespace) -> RegistrySettings:
 
 @contextmanager
 def open_operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
-    """The registry in the operator's storage, open until the command ends."""
+    """Open the registry in the operator's storage, until the command ends."""
     from pinwarden.registry.registry import open_registry
 
     signer = None
@@ -74,7 +74,7 @@ def open_operated_registry(args: Namespace, settings: RegistrySettings | None = 
 
 
 def add_publisher_arguments(parser: ArgumentParser) -> None:
-    """Which registry to publish to, and with which token."""
+    """Add the options for the registry to publish to, and the token."""
     registry = parser.add_argument_group("the registry")
     registry.add_argument("--registry", required=True, metavar="URL", help="the registry's address")
     registry.add_argument("--registry-key", metavar="KEY", help="public key that the registry must have, did:key:…")
@@ -89,7 +89,7 @@ def add_publisher_arguments(parser: ArgumentParser) -> None:
 
 @contextmanager
 def open_writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
-    """The registry to publish to, with the token, which is sent to no other address."""
+    """Open the registry to publish to, with the token, which is sent to no other address."""
     from pinwarden.registry.registry_client import HttpRegistry
 
     token = os.environ.get(args.token_env)
@@ -109,14 +109,14 @@ def open_writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
 
 
 def registry_key_from(args: Namespace) -> PublicKey | None:
-    """The key that the registry must have, if one is given."""
+    """Return the key that the registry must have, if one is given."""
     from pinwarden.core.keys import PublicKey
 
     return PublicKey.parse(args.registry_key) if args.registry_key else None
 
 
 def add_transparency_log_arguments(parser: ArgumentParser) -> None:
-    """Which log to read, and which witnesses must have signed it."""
+    """Add the options for the log to read, and for the witnesses that must have signed it."""
     parser.add_argument("registry", metavar="REGISTRY", help="a registry's address, or the folder of an export")
     parser.add_argument(
         "--registry-key",
@@ -128,7 +128,7 @@ def add_transparency_log_arguments(parser: ArgumentParser) -> None:
 
 
 def add_witness_arguments(parser: _ActionsContainer) -> None:
-    """``--witness`` and ``--witnesses-needed``."""
+    """Add ``--witness`` and ``--witnesses-needed``."""
     parser.add_argument(
         "--witness",
         action="append",
@@ -143,7 +143,7 @@ def add_witness_arguments(parser: _ActionsContainer) -> None:
 
 @contextmanager
 def open_readable_registry(args: Namespace) -> Iterator[RegistryReader]:
-    """The registry to read from: an address, or a folder."""
+    """Open the registry to read from: an address, or a folder."""
     from pinwarden.registry.registry_client import FolderRegistry, HttpRegistry
 
     if "://" not in args.registry:
@@ -159,7 +159,7 @@ def open_readable_registry(args: Namespace) -> Iterator[RegistryReader]:
 
 
 def log_requirements_from(args: Namespace) -> FollowOptions:
-    """The key and the witnesses that the options require of a log."""
+    """Return the key and the witnesses that the options require of a log."""
     from pinwarden.core.signed_note import WitnessKey
     from pinwarden.registry.log_client import FollowOptions
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def add_log_arguments(parser: ArgumentParser) -> None:
-    """The options for the log that a gateway writes to stderr."""
+    """Add the options for the log that a gateway writes to stderr."""
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
@@ -41,7 +41,7 @@ def add_log_arguments(parser: ArgumentParser) -> None:
 
 
 def add_probe_arguments(parser: ArgumentParser) -> None:
-    """The options of every command that may connect to a live server."""
+    """Add the options of every command that may connect to a live server."""
     live = parser.add_argument_group("connecting to a live server")
     live.add_argument("--allow-execute", action="store_true", help="allow Pinwarden to start the server's command")
     live.add_argument("--allow-private", action="store_true", help="allow connecting to loopback and private addresses")
@@ -71,7 +71,7 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
 
 
 def add_target_arguments(parser: ArgumentParser) -> None:
-    """The options of commands whose server is named on the command line, not in a lock or registry."""
+    """Add the options of commands whose server is named on the command line, not in a lock or registry."""
     group = parser.add_argument_group("the server")
     group.add_argument("--config", metavar="FILE", help="client configuration that contains the server")
     group.add_argument(
@@ -91,7 +91,7 @@ def add_target_arguments(parser: ArgumentParser) -> None:
 
 
 def add_response_argument(parser: ArgumentParser) -> None:
-    """``--response-seconds``: how long a server may take for a response."""
+    """Add ``--response-seconds``: how long a server may take for a response."""
     parser.add_argument(
         "--response-seconds",
         type=seconds,
@@ -103,7 +103,7 @@ def add_response_argument(parser: ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """The value of an option in seconds, from 0 to one day, so that a typo cannot disable a limit."""
+    """Return the value of an option in seconds, from 0 to one day, so that a typo cannot disable a limit."""
     value = _parse_seconds(text)
     if value is None or value > _MAX_SECONDS:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MAX_SECONDS}")
@@ -111,7 +111,7 @@ def seconds(text: str) -> float:
 
 
 def probe_seconds(text: str) -> float:
-    """The value of an option in seconds, more than 0 and at most one hour."""
+    """Return the value of an option in seconds, more than 0 and at most one hour."""
     value = _parse_seconds(text)
     if not value or value > _MAX_PROBE_SECONDS:
         raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and at most {_MAX_PROBE_SECONDS}")
@@ -119,7 +119,7 @@ def probe_seconds(text: str) -> float:
 
 
 def load_surface(name: str, args: Namespace) -> Surface:
-    """The surface that the user named: from a file, or from the live server."""
+    """Return the surface that the user named: from a file, or from the live server."""
     from pinwarden.surface.surface import parse_surface_or_listing
 
     if is_file(name):
@@ -128,7 +128,7 @@ def load_surface(name: str, args: Namespace) -> Surface:
 
 
 def load_file_targets(name: str) -> dict[str, Target]:
-    """The servers of a client configuration that the user named, by name; empty if the file is none."""
+    """Return the servers of a client configuration that the user named, by name; empty if the file is none."""
     from pinwarden.clients.config import parse_targets
     from pinwarden.clients.documents import read_document
 
@@ -149,14 +149,14 @@ def is_url(name: str) -> bool:
 
 
 def mask_target(name: str) -> str:
-    """The target that the user named, for a report: secrets in a URL are masked."""
+    """Return the target that the user named, for a report: secrets in a URL are masked."""
     from pinwarden.system.masking import mask_url
 
     return mask_url(name)
 
 
 def mask_command(command: list[str]) -> str:
-    """The command after ``--``, for a report: secrets in arguments are masked."""
+    """Return the command after ``--``, for a report: secrets in arguments are masked."""
     from pinwarden.system.masking import mask_words
 
     return " ".join(mask_words(command))
@@ -187,7 +187,7 @@ def run_probe(prepared: PreparedProbe) -> Surface:
 
 
 def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:
-    """The probe's options. ``typed``: the user typed the target itself, so its headers may use any variable.
+    """Return the probe's options. ``typed``: the user typed the target itself, so its headers may use any variable.
 
     A target from a file gets only the variables named with ``--pass-env``.
     """
@@ -208,19 +208,19 @@ def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:
 
 
 def command_target(command: list[str], args: Namespace) -> Target:
-    """The command after ``--``."""
+    """Return the command after ``--``."""
     from pinwarden.system.target import StdioTarget
 
     return StdioTarget(command=tuple(command), env=parse_variables(args))
 
 
 def parse_variables(args: Namespace) -> dict[str, str]:
-    """The variables given with ``--env``."""
+    """Return the variables given with ``--env``."""
     return dict(_split_pair(text, "=", "--env") for text in args.env)
 
 
 def parse_target(name: str, args: Namespace) -> Target:
-    """A URL, or a server in a client configuration."""
+    """Return a URL, or a server in a client configuration."""
     from pinwarden.system.target import HttpTarget
 
     if is_url(name):
@@ -252,7 +252,7 @@ def _find_configured(name: str, args: Namespace) -> Target:
 
 
 def _discover_configured(name: str) -> Target:
-    """A server in the files that ``init`` reads. If they disagree, the user has to choose one."""
+    """Return a server in the files that ``init`` reads. If they disagree, the user has to choose one."""
     project = current_project()
     files = project.find_all_configs()
     matches = [

@@ -94,7 +94,7 @@ class Progress:
         sys.stderr.flush()
 
     def _servers(self, now: float) -> str:
-        """The servers that are being worked on; the one that takes longest comes first."""
+        """Return the servers that are being worked on; the one that takes longest comes first."""
         from pinwarden.core.text import show_invisible
 
         names = (f"{show_invisible(server.name)} {int(now - server.started)}s" for server in self._running)
@@ -108,7 +108,7 @@ class Progress:
 
 
 def _cut_to_terminal(line: str) -> str:
-    """A line that fits the terminal: the spinner can erase only one line."""
+    """Return a line that fits the terminal: the spinner can erase only one line."""
     from shutil import get_terminal_size
 
     width = get_terminal_size((80, 24)).columns

@@ -179,7 +179,7 @@ def _unwrap_pinwarden_run(words: list[str]) -> Unwrapped | None:
 
 
 def _unwrap_shell(words: list[str]) -> Unwrapped | None:
-    """``sh -c "npx …"``. A text without any shell syntax only names a program and its arguments."""
+    """Unwrap ``sh -c "npx …"``. A text without any shell syntax only names a program and its arguments."""
     index = next((index for index in range(1, len(words)) if re.fullmatch(r"-[a-z]*c", words[index])), 0)
     if not index or len(words) != index + 2 or not all(word.startswith("-") for word in words[1:index]):
         return None

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pinwarden.clients.table import FORMATS, Client, Format
 from pinwarden.core.errors import PinwardenError
 
-_MAX_OCCURRENCES = 50  # of a string in a file, each of which costs parsing the file
+_MAX_OCCURRENCES = 50  # of the replaced string in a file; the file is parsed once for each of them
 
 
 def read_document(data: bytes, path: str) -> Any:

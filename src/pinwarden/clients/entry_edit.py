@@ -45,7 +45,7 @@ def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[st
     """Replace the command of a client's entry, in the form that the entry uses."""
     form = client.entry_format
     if not isinstance(entry, dict):
-        raise _unknown_form(client)
+        raise _unknown_form_error(client)
     inner = entry.get(form.wrapper_member) if form.wrapper_member else None
     if isinstance(inner, dict) and form.command_member in inner:
         return {**entry, str(form.wrapper_member): _replace_words(inner, client, words)}
@@ -61,10 +61,10 @@ def _replace_words(entry: dict[str, Any], client: Client, words: Sequence[str]) 
         return _put_after(entry, member, {member: words[0], "args": list(words[1:])})
     if isinstance(command, dict) and isinstance(command.get("path"), str):
         return {**entry, member: {**command, "path": words[0], "args": list(words[1:])}}
-    raise _unknown_form(client)
+    raise _unknown_form_error(client)
 
 
-def header_variable(name: str) -> str:
+def name_header_variable(name: str) -> str:
     """Return the name of the environment variable for a header."""
     return HEADER_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
@@ -77,7 +77,7 @@ def read_remote_entry(entry: Any, client: Client) -> RemoteEntry:
     sign_in = next((name for name in _SIGN_IN_MEMBERS if unwrap_entry(entry, client).get(name)), None)
     if sign_in is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"{client.title} signs in to it ({sign_in}), which a command cannot use")
-    headers = {name: header_variable(name) for name in target.headers}
+    headers = {name: name_header_variable(name) for name in target.headers}
     if len(set(headers.values())) != len(headers):
         raise PinwardenError("NOTHING_TO_RUN", "two of its headers differ only in punctuation")
     values = {headers[name]: value for name, value in target.headers.items()}
@@ -150,5 +150,5 @@ def _put_after(entry: dict[str, Any], member: str, added: dict[str, Any]) -> dic
     return changed
 
 
-def _unknown_form(client: Client) -> PinwardenError:
+def _unknown_form_error(client: Client) -> PinwardenError:
     return PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")

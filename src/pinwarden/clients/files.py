@@ -88,7 +88,7 @@ def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[Con
             if folders.system not in location.systems or location.scope not in scopes:
                 continue
             pattern = folders.resolve_path(location.path)
-            for written in _case_variants(pattern, project, listed) if location.scope == "project" else (pattern,):
+            for written in _list_case_variants(pattern, project, listed) if location.scope == "project" else (pattern,):
                 for path, problem in _expand_pattern(written):
                     known = path.absolute()  # the project and the home folder may be the same folder
                     if problem is not None:
@@ -271,7 +271,7 @@ def write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent} cannot be created: {err.strerror or err}") from err
     # The client may have changed the file since Pinwarden read it, and that change must not be lost.
     if _read_or_none(path) != before:
         raise PinwardenError("CONFIG_UNEDITABLE", f"another program changed {path}; try again")
@@ -318,9 +318,9 @@ class _FolderResolver:
 
     def resolve_path(self, path: str) -> Path:
         name, rest = re.fullmatch(r"\{(\w+)\}/?(.*)", path).groups()  # type: ignore[union-attr]  # all paths match
-        return self._folder(name) / rest if rest else self._folder(name)
+        return self._find_folder(name) / rest if rest else self._find_folder(name)
 
-    def _folder(self, name: str) -> Path:
+    def _find_folder(self, name: str) -> Path:
         if name in self.known:
             return self.known[name]
         folder = FOLDERS[name]
@@ -396,7 +396,7 @@ def _build_unsearched_file(pattern: Path, client: Client, location: ConfigLocati
     )
 
 
-def _case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
+def _list_case_variants(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iterator[Path]:
     """Yield the path, and every path in the project that a case-insensitive file system treats as the same."""
     yield path
     candidates = [project]

@@ -66,7 +66,7 @@ def parse_jsonc(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Parse JSON with comments. Refuses repeated members, because parsers differ in which of them they use."""
     start = 1 if text.startswith("\ufeff") else 0
     try:
-        node = _Parser(text, limits).value(_skip_trivia(text, start), 1)
+        node = _Parser(text, limits).parse_value(_skip_trivia(text, start), 1)
     except RecursionError as err:
         raise PinwardenError("CONFIG_INVALID", "the file is nested too deeply") from err
     end = _skip_trivia(text, node.end)
@@ -82,7 +82,7 @@ class _Parser:
         self.text = text
         self.limits = limits
 
-    def value(self, position: int, depth: int) -> Node:
+    def parse_value(self, position: int, depth: int) -> Node:
         if depth > self.limits.max_depth:
             _raise_invalid(self.text, position, "the value is nested too deeply")
         first = self.text[position : position + 1]
@@ -113,7 +113,7 @@ class _Parser:
                 _raise_invalid(self.text, colon, "expected :")
             if name in members:
                 _raise_invalid(self.text, position, f"member {name[:80]!a} occurs more than once in one object")
-            value = self.value(_skip_trivia(self.text, colon + 1), depth + 1)
+            value = self.parse_value(_skip_trivia(self.text, colon + 1), depth + 1)
             members[name] = JsoncMember(name=name, start=position, value=value)
             position, comma = self._skip_comma(value.end)
         return Node(
@@ -131,7 +131,7 @@ class _Parser:
         while self.text[position : position + 1] != "]":
             if elements and not comma:
                 _raise_invalid(self.text, position, "expected , or ]")
-            elements.append(self.value(position, depth + 1))
+            elements.append(self.parse_value(position, depth + 1))
             position, comma = self._skip_comma(elements[-1].end)
         values = [element.value for element in elements]
         return Node(value=values, start=start, end=position + 1, elements=tuple(elements))

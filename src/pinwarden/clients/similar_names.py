@@ -21,16 +21,16 @@ def find_similar_name(name: str, approved: Iterable[str]) -> str | None:
     known = sorted(set(approved))
     if name in known:
         return None
-    bare = _skeleton(name)
+    bare = _compute_skeleton(name)
     for other in known:
-        theirs = _skeleton(other)
+        theirs = _compute_skeleton(other)
         if bare == theirs or _strip_owner(name) == _strip_owner(other) or _differ_by_typos(bare, theirs):
             return other
     return None
 
 
 @lru_cache(maxsize=65536)
-def _skeleton(name: str) -> str:
+def _compute_skeleton(name: str) -> str:
     return compute_name_skeleton(name)
 
 
@@ -40,7 +40,7 @@ def _strip_owner(name: str) -> str:
     A name that stays complete gets a NUL byte at its end, so that it differs from every stripped name.
     """
     owner, slash, last = name.rpartition("/")
-    bare = _skeleton(last)
+    bare = _compute_skeleton(last)
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
 
 
@@ -49,10 +49,10 @@ def _differ_by_typos(one: str, other: str) -> bool:
     if shorter > _MAX_NAME:
         return False
     allowed = 0 if shorter < 4 else 1 if shorter < _LONG else 2
-    return abs(len(one) - len(other)) <= allowed and edit_distance(one, other, allowed) <= allowed
+    return abs(len(one) - len(other)) <= allowed and compute_edit_distance(one, other, allowed) <= allowed
 
 
-def edit_distance(one: str, other: str, enough: int) -> int:
+def compute_edit_distance(one: str, other: str, enough: int) -> int:
     """Count the letters omitted, added, replaced or swapped with their neighbour. Stops at ``enough`` + 1."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))

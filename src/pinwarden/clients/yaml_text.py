@@ -38,7 +38,7 @@ _NOT_TEXT = re.compile(
 def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Parse a text with one document. Refuses repeated members, merge keys, tags, and aliases that expand too far."""
     node = _compose(text)
-    return None if node is None else _ValueBuilder(limits).value(node, 1)
+    return None if node is None else _ValueBuilder(limits).build_value(node, 1)
 
 
 def put_list_item(text: str, member: str, name: str, value: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def put_mapping(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
         start = key.start_mark.index
         if key.value not in value:
             edits.append((*_find_member_range(text, key, part, first=index == 0), ""))
-        elif not _is_same(_ValueBuilder(DEFAULT_LIMITS).value(part, 1), value[key.value]):
+        elif not _is_same(_ValueBuilder(DEFAULT_LIMITS).build_value(part, 1), value[key.value]):
             rendered = _join_members({key.value: value[key.value]}, column, newline)
             edits.append((start, max(_find_content_end(part), key.end_mark.index + 1), rendered))
     if added:
@@ -176,7 +176,7 @@ class _ValueBuilder:
         self.limits = limits
         self.left = MAX_NODES
 
-    def value(self, node: Node, depth: int) -> Any:
+    def build_value(self, node: Node, depth: int) -> Any:
         import yaml
 
         self.left -= 1
@@ -186,7 +186,7 @@ class _ValueBuilder:
         if isinstance(node, yaml.MappingNode):
             return self._build_mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, depth + 1) for item in node.value]
+            return [self.build_value(item, depth + 1) for item in node.value]
         if node.tag != _STR or not isinstance(node, yaml.ScalarNode):
             raise PinwardenError("CONFIG_INVALID", f"line {line}: tags are not supported")
         return _parse_scalar(node.value) if node.style is None else node.value
@@ -202,7 +202,7 @@ class _ValueBuilder:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: merge keys are not supported")
             if name in members:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: member {name[:80]!a} occurs more than once")
-            members[name] = self.value(value, depth + 1)
+            members[name] = self.build_value(value, depth + 1)
         return members
 
 

@@ -247,7 +247,7 @@ def normalise_surface(surface: Surface) -> Surface:
 
 
 def detect_framework(surface: Surface) -> str | None:
-    """``fastmcp`` if the surface has members that only fastmcp generates; otherwise None."""
+    """Return ``fastmcp`` if the surface has members that only fastmcp generates; otherwise None."""
     for item in surface.all_items():
         value = item.value if isinstance(item.value, Mapping) else {}
         meta, returned = value.get("_meta"), value.get("outputSchema")

@@ -62,7 +62,7 @@ _MAY_BREAK_CALLS = frozenset(
 _WORDS_ONLY = frozenset(
     {"content_fact_changed", "dialect_changed", "notice_changed", "order_changed", "same_meaning", "version_changed"}
 )
-_MAX_VALUE_LENGTH = 2000  # characters of a JSON value
+_MAX_VALUE_LENGTH = 2000  # longer JSON values are cut to this many characters
 
 
 _BeforeAfter = tuple[str | None, str | None]

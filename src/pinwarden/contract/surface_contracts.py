@@ -70,7 +70,7 @@ def derive_prompts(surface: Surface, known: ServerInternals | None) -> tuple[Pro
 
 
 def derive_evidence(tool: ToolInternals | None) -> dict[str, str]:
-    """How each fact about a tool is known, for the lockfile extension."""
+    """Return how each fact about a tool is known, for the lockfile extension."""
     from_surface = dict.fromkeys(("description", "inputSchema", "outputSchema", "annotations", "agentLimitMax"), LIVE)
     process_level = UNKNOWN if tool is None or not tool.from_process else IN_MEMORY
     code = SOURCE if tool is not None and tool.entitlements is not None else UNKNOWN

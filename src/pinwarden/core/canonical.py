@@ -74,8 +74,8 @@ def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
     """Encode a value as sorted JSON and DAG-CBOR; None if it contains a float or an integer beyond 53 bits.
 
     Encoders write floats differently, and orjson refuses large integers here. In DAG-CBOR, a float begins with the byte
-    FB. UTF-8 text cannot contain this byte, but a length or an integer can, so in that case the JSON text decides.
-    orjson runs first because it limits the depth.
+    FB. UTF-8 text cannot contain this byte, but a length or an integer can, so the JSON text is then searched for a
+    float. orjson runs first because it limits the depth.
     """
     dumps, options, encode_dag_cbor = _load_encoders()
     try:
@@ -244,7 +244,7 @@ def _javascript_key(member: tuple[str, Any]) -> tuple[int, bytes]:
 
 
 def _format_jcs_integer(value: int) -> str:
-    """Format an integer. Beyond 53 bits, refuse integers that a double cannot represent, which would share a text."""
+    """Format an integer. Raises if it is beyond 53 bits and a double cannot represent it exactly."""
     if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     if abs(value) < 10**21:  # from here on ECMAScript prints an exponent
@@ -300,7 +300,7 @@ def _format_python_double(value: float) -> str:
 # Conditions under which the output of orjson is canonical
 
 
-def _is_any_text(_: bytes) -> bool:
+def _is_always_canonical(_: bytes) -> bool:
     return True
 
 
@@ -355,7 +355,7 @@ PROFILES: dict[str, Profile] = {
             format_integer=_format_rulebook_integer,
             format_double=_format_rulebook_double,
             surrogate_errors="strict",
-            matches_orjson=_is_any_text,
+            matches_orjson=_is_always_canonical,
         ),
         Profile(
             name="toolpin",

@@ -273,8 +273,8 @@ GENERAL_CODES = (
         EXIT_UNCHECKED,
         "The gateway cannot start: its address is in use or not allowed, its certificate is unreadable, a Python "
         "package is missing, or no locked server can be started.",
-        "Correct what the message names; `pinwarden gateway --help` lists the options. For a missing Python package, "
-        "install Pinwarden with the extra [gateway].",
+        "Correct the setting that the message names; `pinwarden gateway --help` lists the options. For a missing "
+        "package, install Pinwarden with the extra [gateway].",
     ),
     ErrorCode(
         "INPUT_LIMIT",

@@ -34,7 +34,7 @@ def is_strict(data: bytes, value: Any) -> bool:
     except TypeError:
         return False
     if text == data:
-        return True  # the text repeats no member, because the value has every member only once
+        return True  # ``data`` repeats no member, because ``text`` was written from a value with unique members
     # Every member has one colon outside of strings. A colon inside a string is in both texts, unless it is escaped in
     # ``data``. So ``data`` has more colons exactly if it has more members.
     return text.count(b":") == data.count(b":") and b"\\u003" not in data

@@ -16,7 +16,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import lazy_pattern
 
-_INDEX_NAME = lazy_pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # after a line feed, because no JSON string contains one
+# A member name at the start of a line. No JSON string contains a line feed, so this never matches inside a string.
+_INDEX_NAME = lazy_pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')
 _MAX_INDEX = 2**32 - 2
 
 
@@ -134,7 +135,7 @@ _CollationKey = tuple[tuple[tuple[int, int], ...], tuple[tuple[tuple[int, int], 
 def sort_by_locale(items: Iterable[_Item], name: Callable[[_Item], str]) -> tuple[list[_Item], bool]:
     """Sort items by name like ``localeCompare``, and say whether the order is certainly the same as JavaScript's."""
     listed = list(items)
-    if len(listed) < 2 or all(_is_known(name(item)) for item in listed):
+    if len(listed) < 2 or all(_has_known_collation(name(item)) for item in listed):
         return sorted(listed, key=lambda item: _collation_key(name(item))), True
     collator = _load_icu_collator()
     if collator is None:
@@ -167,7 +168,7 @@ def _decompose(name: str) -> str:
     return decomposed
 
 
-def _is_known(name: str) -> bool:
+def _has_known_collation(name: str) -> bool:
     """Whether the tables above contain every letter and accent of a name."""
     return all(
         character.isascii()

@@ -102,7 +102,7 @@ def _scan_spans(text: str, position: int, opening: str, closing: str) -> tuple[l
 def _find_value_end(text: str, position: int) -> int:
     """Return the offset after a value.
 
-    If the value is nested too deeply to parse, its closing bracket is searched instead.
+    If the value is nested too deeply to parse, search for its closing bracket instead.
     """
     try:
         return _SKIP.raw_decode(text, position)[1]
@@ -134,7 +134,7 @@ def _find_closing_bracket(text: str, position: int) -> int | None:
 
 
 def _find_string_end(text: str, position: int) -> int:
-    """The offset after the string whose first character is at ``position``; the end of the text if it is not closed."""
+    """Return the offset after the string that begins at ``position``; the end of the text if it is not closed."""
     while (piece := _PIECE.match(text, position)) is not None:
         position = piece.end()
     return position + 1 if text[position : position + 1] == '"' else len(text)

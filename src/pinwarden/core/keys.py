@@ -317,7 +317,7 @@ def not_a_key_error(data: bytes, source: str) -> PinwardenError:
 
 ALGORITHM = "ed25519"
 _MAX_PREIMAGE = 64 * 1024 * 1024
-"""A small document could list one field many times, so that the preimage would exhaust memory."""
+"""In bytes. Without this limit, a small document that signs one field many times could exhaust the memory."""
 _MAX_SIGNATURES = 1000  # every known key is tried on each signature
 
 

@@ -113,7 +113,7 @@ class Record(metaclass=_RecordType):
         cls = type(self)
         return f"{cls.__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in cls._repr_fields)})"
 
-    if not TYPE_CHECKING:  # with this method, a type checker would allow every assignment
+    if not TYPE_CHECKING:  # if type checkers saw __setattr__, they would allow assignments to any attribute
 
         def __setattr__(self, name: str, value: object) -> None:
             raise AttributeError(f"a {type(self).__name__} is immutable: {name}")

@@ -289,11 +289,11 @@ def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Co
             continue
         time = int.from_bytes(line.signature[:8], "big")
         is_well_formed = len(line.signature) == 72 and time <= _MAX_TIME
-        if not is_well_formed or not witness.key.verifies(_cosigned_message(note, time), line.signature[8:]):
+        if not is_well_formed or not witness.key.verifies(_build_cosigned_message(note, time), line.signature[8:]):
             raise PinwardenError("SIGNATURE_INVALID", f"the cosignature of {witness.name} does not verify")
         cosignatures.setdefault(witness, Cosignature(witness=witness, time=time))
     return tuple(cosignatures.values())
 
 
-def _cosigned_message(note: Note, time: int) -> bytes:
+def _build_cosigned_message(note: Note, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{note.text}".encode()

@@ -106,7 +106,7 @@ def _check_size(data: bytes, limits: Limits) -> None:
         raise PinwardenError("JSON_PARSE_ERROR", f"JSON text must be bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
         _refuse_excess("bytes", len(data), limits.max_bytes)
-    if len(data) > _SMALL_TEXT and len(data) > limits.max_values:  # one byte becomes at most 33, half of a unit
+    if len(data) > _SMALL_TEXT and len(data) > limits.max_values:  # a smaller text cannot be too heavy
         _check_weight(data, limits)
 
 
@@ -200,11 +200,11 @@ def _parse_with_stdlib(data: bytes, limits: Limits, *, repeated: list[str] | Non
     """Parse with the standard library. If ``repeated`` is a list, it collects the names of repeated members."""
     import json
 
-    def integer(token: str) -> int:
+    def parse_integer(token: str) -> int:
         _check_digits(token, limits)
         return int(token)
 
-    def fraction(token: str) -> float:
+    def parse_fraction(token: str) -> float:
         _check_digits(token, limits)
         number = float(token)
         if repeated is not None and not isfinite(number):
@@ -214,7 +214,7 @@ def _parse_with_stdlib(data: bytes, limits: Limits, *, repeated: list[str] | Non
     def refuse_constant(token: str) -> NoReturn:
         raise PinwardenError("JSON_PARSE_ERROR", f"{token} is not JSON")
 
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def collect_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if repeated is not None and len(result) != len(pairs):
             seen: set[str] = set()
@@ -230,9 +230,9 @@ def _parse_with_stdlib(data: bytes, limits: Limits, *, repeated: list[str] | Non
         text = data.decode("utf-8", "strict")
         return json.loads(
             text,
-            object_pairs_hook=members,
-            parse_int=integer,
-            parse_float=fraction,
+            object_pairs_hook=collect_members,
+            parse_int=parse_integer,
+            parse_float=parse_fraction,
             parse_constant=None if constants else refuse_constant,
         )
     except UnicodeDecodeError as err:

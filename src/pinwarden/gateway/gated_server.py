@@ -83,7 +83,7 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
         state = open_state(project, gated.options.database)
         policy = gated.policy
         service_log = ServiceLog(print_line, level=gated.options.log_level, log_format=gated.options.log_format)
-        if warning := policy.describe_unblocked():
+        if warning := policy.describe_unblocked_content():
             service_log.warning(warning)
         baseline = name_lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
         with (

@@ -91,11 +91,11 @@ class Closure(Record):
         for package in self.packages:
             if package.name == self.name and package.version == self.version:
                 return package
-        raise _error("", "does not contain its own package")
+        raise _closure_error("", "does not contain its own package")
 
 
 def format_closure_path(lock_stem: str, surface_path: str) -> str:
-    """The path of a server's closure, derived from the path of its surface."""
+    """Return the path of a server's closure, derived from the path of its surface."""
     return f"{lock_stem}.closures/{surface_path.rpartition('/')[2]}"
 
 
@@ -103,7 +103,7 @@ def format_closure_path(lock_stem: str, surface_path: str) -> str:
 
 
 def to_bytes(closure: Closure) -> bytes:
-    """The file: sorted, indented, with a final newline; equal closures give equal bytes."""
+    """Return the file: sorted, indented, with a final newline; equal closures give equal bytes."""
     import json  # starting a server only reads
 
     document: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _file_to_json(file: ClosureFile) -> dict[str, Any]:
 
 def parse(data: bytes) -> Closure:
     """Parse a closure. Raises CLOSURE_INVALID for anything unknown; nothing is skipped."""
-    document = JsonObject(strict_json.parse_json(data, LIMITS), "", _error)
+    document = JsonObject(strict_json.parse_json(data, LIMITS), "", _closure_error)
     document.one_of("format", (FORMAT,))
     ecosystem = document.one_of("ecosystem", _ECOSYSTEMS)
     closure = Closure(
@@ -163,7 +163,7 @@ def parse(data: bytes) -> Closure:
     )
     locations = [(package.path or package.name, package.marker) for package in closure.packages]
     if len(set(locations)) != len(locations):
-        raise _error("", "lists a package or folder twice")
+        raise _closure_error("", "lists a package or folder twice")
     closure.root  # noqa: B018  raises if the closure lacks its own package
     return closure
 
@@ -220,26 +220,26 @@ def _parse_sha256(entry: JsonObject, name: str) -> Digest:
     return digest
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _closure_error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("CLOSURE_INVALID", f"the dependency closure{path and f': {path}'} {problem}")
 
 
 def list_approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
-    """The digests of archives whose install scripts may run."""
+    """Return the digests of archives whose install scripts may run."""
     return (
         frozenset(approval.digest for approval in extension.install_scripts) if extension is not None else frozenset()
     )
 
 
 def keep_current_approvals(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
-    """The approvals of install scripts whose package is still in the closure, sorted."""
+    """Return the approvals of install scripts whose package is still in the closure, sorted."""
     present = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     approved = {approval.digest: approval for approval in approvals if approval.digest in present}
     return tuple(sorted(approved.values(), key=lambda approval: (approval.package, str(approval.digest))))
 
 
 def list_packages_with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
-    """The packages with install scripts. Only npm packages have any; wheels do not."""
+    """Return the packages with install scripts. Only npm packages have any; wheels do not."""
     return (
         tuple(package for package in closure.packages if package.has_install_scripts)
         if closure.ecosystem == "npm"
@@ -248,7 +248,7 @@ def list_packages_with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
 
 
 def list_unapproved_packages(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
-    """The packages with unapproved install scripts, without duplicates."""
+    """Return the packages with unapproved install scripts, without duplicates."""
     packages = {
         package.files[0].digest: package
         for package in list_packages_with_scripts(closure)

@@ -52,7 +52,7 @@ TOOL_HASHES = {
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
     "toolManifestHash": ("algorithm", "value", "toolCount"),
 }
-"""The hashed members of the three tool hashes in a manifest."""
+"""The three tool hashes in a manifest, and the members of each that ToolPin hashes again."""
 _EPOCH = "1970-01-01T00:00:00.000Z"  # hashed by ToolPin for an entry without resolvedAt
 _ENTRY_ORDER = (
     "name",
@@ -194,12 +194,12 @@ class Entry(Record):
 
 
 def build_entry_key(name: str, client: str) -> str:
-    """The key that an entry must have."""
+    """Return the key that an entry must have."""
     return f"{name}:{client}"
 
 
 def rank_tier(tier: object) -> int:
-    """The rank of a trust tier; higher is better, and -1 is an unknown tier."""
+    """Return the rank of a trust tier; higher is better, and -1 is an unknown tier."""
     return next((rank for rank, name in enumerate(TIERS_WORST_FIRST) if name == tier), -1)
 
 
@@ -207,23 +207,23 @@ def rank_tier(tier: object) -> int:
 
 
 def with_integrity(entry: Entry) -> Entry:
-    """The entry with its integrity value computed. An existing member keeps its position."""
+    """Return the entry with its integrity value computed. An existing member keeps its position."""
     document = {**entry.document, "integrity": compute_integrity(entry.document)}
     return Entry(key=entry.key, document=document)
 
 
 def compute_integrity(document: Mapping[str, Any]) -> str:
-    """ToolPin's entry integrity: ``sha256-<base64>`` over `build_integrity_payload`."""
+    """Return ToolPin's entry integrity: ``sha256-<base64>`` over `build_integrity_payload`."""
     return compute_payload_integrity(build_integrity_payload(document))
 
 
 def compute_payload_integrity(payload: Mapping[str, Any]) -> str:
-    """The same, from an `build_integrity_payload`."""
+    """Return ToolPin's entry integrity for the result of `build_integrity_payload`."""
     return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def build_integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of an entry that ToolPin hashes, with ToolPin's defaults filled in."""
+    """Return the members of an entry that ToolPin hashes, with ToolPin's defaults filled in."""
     payload: dict[str, Any] = {
         "name": document["name"],
         "version": document["version"],
@@ -271,7 +271,7 @@ def _select_hashed_copy(locked: Any) -> dict[str, Any]:
 
 
 def select_hashed_members(manifest: Any) -> dict[str, Any]:
-    """The members of a capability manifest that ToolPin hashes."""
+    """Return the members of a capability manifest that ToolPin hashes."""
     hashed = _select_members(manifest, HASHED_MANIFEST_MEMBERS)
     for member, parts in TOOL_HASHES.items():
         if member in manifest:
@@ -280,7 +280,7 @@ def select_hashed_members(manifest: Any) -> dict[str, Any]:
 
 
 def list_uncovered_paths(document: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The paths in an entry that ToolPin does not hash, except those that version 2 never hashes."""
+    """Yield the paths in an entry that ToolPin does not hash, except those that version 2 never hashes."""
     for path in _list_missing_paths(document, payload):
         if not _is_outside_v2_hash(path):
             yield path
@@ -317,13 +317,13 @@ def _list_missing_paths(document: Any, covered: Any) -> Iterator[tuple[str, ...]
 
 
 def compute_entry_digest(entry: Entry) -> str:
-    """The digest of an entry's key and all members."""
+    """Return the digest of an entry's key and all members."""
     content = {"key": entry.key, "entry": entry.document}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
 
 
 def compute_entry_seal(entry: Entry) -> str:
-    """The seal of an entry: the digest of its key and all members except the seal itself."""
+    """Return the seal of an entry: the digest of its key and all members except the seal itself."""
     record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
     return compute_entry_digest(with_extension_json(entry, record))
 
@@ -332,13 +332,13 @@ def compute_entry_seal(entry: Entry) -> str:
 
 
 def with_extension_json(entry: Entry, record: Mapping[str, Any]) -> Entry:
-    """The entry with this Pinwarden extension."""
+    """Return the entry with this Pinwarden extension."""
     manifest = {**entry.manifest, EXTENSION: record}
     return replace(entry, document={**entry.document, "capabilityManifest": manifest})
 
 
 def remove_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The Pinwarden extension without its seal and approval time, which change when a person approves again."""
+    """Return the Pinwarden extension without its seal and approval time, which change when a person approves again."""
     remaining = {member: value for member, value in record.items() if member != "integrity"}
     if isinstance(remaining.get("approval"), dict):
         remaining["approval"] = {member: value for member, value in remaining["approval"].items() if member != "at"}
@@ -346,7 +346,7 @@ def remove_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reorder_like_toolpin(entry: Entry) -> Entry:
-    """The entry in the order in which ToolPin writes entries that it has read. Members that ToolPin drops are kept."""
+    """Order an entry as ToolPin writes entries that it has read. Members that ToolPin drops are kept."""
     document = reorder_members(entry.document, _ENTRY_ORDER)
     document["trust"] = reorder_members(entry.trust, TRUST_REREAD_ORDER)
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
@@ -359,7 +359,7 @@ def reorder_like_toolpin(entry: Entry) -> Entry:
 
 
 def to_plain_entry(entry: Entry) -> Entry:
-    """The entry with the members of version 2 only."""
+    """Return the entry with the members of version 2 only."""
     document = _select_members(entry.document, _ENTRY_ORDER)
     trust = _select_members(entry.trust, tuple(member for member in entry.trust if member in _TRUST_ORDER))
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
@@ -389,7 +389,7 @@ def _to_plain_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reorder_members(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
-    """The members in ``order`` first, then the others in their own order."""
+    """Return the members in ``order`` first, then the others in their own order."""
     ordered = {member: value[member] for member in order if member in value}
     return {**ordered, **{member: inner for member, inner in value.items() if member not in ordered}}
 
@@ -509,7 +509,7 @@ def is_capability_manifest(manifest: Any) -> bool:
 
 
 def _find_invalid_member(manifest: dict[str, Any]) -> str | None:
-    """The first invalid member of a manifest."""
+    """Return the first invalid member of a manifest."""
     if not is_number(manifest.get("version")) or manifest["version"] != 1:
         return "version"
     for member in ("serverName", "serverVersion", "registrySource", "generatedAt"):
@@ -560,5 +560,5 @@ def raise_invalid(path: str, why: str) -> NoReturn:
 
 
 def lock_error(path: str, problem: str) -> PinwardenError:
-    """The error LOCK_INVALID for a path in the lockfile."""
+    """Return the error LOCK_INVALID for a path in the lockfile."""
     return PinwardenError("LOCK_INVALID", f"{path[:300]!a} {problem}", data={"path": path})

@@ -42,7 +42,7 @@ _PLAIN = lazy_pattern(r"[a-z0-9.-]")
 _RESERVED = lazy_pattern(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")  # device names on Windows
 _TRANSPORT = lazy_pattern(r"auto|streamable-http|sse")
 _VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
-_MAX_STEM = 100  # file systems allow 255 bytes, for a name, a version and a temporary suffix
+_MAX_STEM = 100  # so that name, version and temporary suffix stay below the 255 bytes that file systems allow
 
 
 class SurfacePin(Record):
@@ -176,7 +176,7 @@ class LockExtension(Record):
 
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
-    """The pin of an approved surface. Raises ``SURFACE_INVALID`` if an item cannot be digested."""
+    """Return the pin of an approved surface. Raises ``SURFACE_INVALID`` if an item cannot be digested."""
     from pinwarden.surface.surface import ITEM_KINDS, encode_surface  # not needed for locks without surfaces
 
     digest = surface.digest
@@ -194,7 +194,7 @@ def pin_surface(surface: Surface, path: str) -> SurfacePin:
 
 
 def format_surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
-    """The path of a server's approved surface. Different names never share a file, on any file system.
+    """Return the path of a server's approved surface. Different names never share a file, on any file system.
 
     ``version`` is needed when two clients approved different versions of one server.
     """
@@ -222,14 +222,14 @@ def _escape_bytes(character: str) -> str:
 
 
 def read_policy_members(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
-    """The evidence and the publication time of a lock entry, without parsing the rest of the extension."""
+    """Return the evidence and the publication time of a lock entry, without parsing the rest of the extension."""
     record = document["capabilityManifest"].get(EXTENSION, {})
     evidence = record.get("evidence")
     return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
 
 
 def keep_optional_members(earlier: LockExtension, fresh: LockExtension) -> LockExtension:
-    """``fresh``, with the optional members of ``earlier`` wherever ``fresh`` has none."""
+    """Return ``fresh`` with the optional members of ``earlier`` wherever ``fresh`` has none."""
     return replace(
         fresh,
         **_fill_missing(fresh, earlier, _OPTIONAL_MEMBERS),
@@ -239,7 +239,7 @@ def keep_optional_members(earlier: LockExtension, fresh: LockExtension) -> LockE
 
 
 def keep_pinned_bytes(earlier: LockExtension, fresh: LockExtension, *, same_config: bool) -> LockExtension:
-    """``fresh`` with the pinned bytes of ``earlier``, which starts the same release.
+    """Return ``fresh`` with the pinned bytes of ``earlier``, which starts the same release.
 
     The command behind ``pinwarden run`` is kept only if the configuration did not change either (``same_config``).
     """
@@ -273,7 +273,7 @@ _PARSED: dict[int, tuple[Any, LockExtension]] = {}
 
 
 def read_extension(entry: Entry) -> LockExtension | None:
-    """The Pinwarden extension of an entry; None if it has none."""
+    """Return the Pinwarden extension of an entry; None if it has none."""
     if EXTENSION not in entry.manifest:
         return None
     value = entry.manifest[EXTENSION]
@@ -301,7 +301,7 @@ def has_surface(entry: Entry) -> bool:
 
 
 def with_extension(entry: Entry, extension: LockExtension) -> Entry:
-    """The entry with this extension, sealed. The entry must have a capability manifest."""
+    """Return the entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:
         raise_invalid(
             f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no object for the Pinwarden extension"

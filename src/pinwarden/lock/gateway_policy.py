@@ -137,7 +137,7 @@ class GatewayPolicy(Record):
     """A second policy whose stricter settings apply too (`tighten`)."""
 
     def policy_for_item(self, server: str, item: str, client: str) -> ItemPolicy:
-        """The rules for one item."""
+        """Return the rules for one item."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
         settings = _merge_settings(keys, (*rules, self))
@@ -157,8 +157,8 @@ class GatewayPolicy(Record):
             ),
         )
 
-    def describe_unblocked(self) -> str:
-        """A sentence about unapproved content that this policy does not block; empty if it blocks all."""
+    def describe_unblocked_content(self) -> str:
+        """Return a sentence about unapproved content that this policy does not block; empty if it blocks all."""
         settings = {**DEFAULTS, **self.settings}
         enforcement, unknown = settings["enforcement"], settings["unknown"]
         if enforcement != "block":
@@ -168,8 +168,8 @@ class GatewayPolicy(Record):
             return f'the policy says unknown = "{unknown}": unapproved items pass'
         return ""
 
-    def describe_loosened(self) -> list[str]:
-        """Sentences about settings that are looser than the default."""
+    def describe_loosened_settings(self) -> list[str]:
+        """Return sentences about settings that are looser than the default."""
         sentences: list[str] = []
         for prefix, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
@@ -197,7 +197,7 @@ class GatewayPolicy(Record):
         return _merge_settings(("arguments",), (*rules, self)).get("arguments") == "record"
 
     def policy_for_server_requests(self, server: str, client: str) -> ServerRequestPolicy:
-        """The requests that a server may send to a client. Rules for single items do not apply."""
+        """Return the requests that a server may send to a client. Rules for single items do not apply."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
         settings = _merge_settings(_REQUEST_KEYS, (*rules, self))
         if self.tightened_by is not None:
@@ -259,8 +259,10 @@ _STRICTNESS: dict[str, tuple[str, ...]] = {
 
 
 def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
-    """A policy that also applies the stricter settings of ``other``. Looser settings and allowed digests of ``other``
-    have no effect."""
+    """Return a policy that also applies the stricter settings of ``other``.
+
+    Looser settings and allowed digests of ``other`` have no effect.
+    """
     sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
     calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
     hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN_CHARACTER_MODES.index)
@@ -276,7 +278,7 @@ def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
 
 
 def _merge_stricter(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """For each key, the stricter setting of the two policies."""
+    """Return the stricter setting of the two policies for each key."""
     stricter = dict(settings)
     for key, values in _STRICTNESS.items():
         if key in other:

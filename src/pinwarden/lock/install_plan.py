@@ -58,7 +58,7 @@ class ConfigFragment(Record):
 def build_fragment(
     entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
 ) -> ConfigFragment:
-    """The configuration of one client for this server; ``target`` replaces the default target."""
+    """Return the configuration of one client for this server; ``target`` replaces the default target."""
     if client not in LOCK_CLIENTS:
         raise PinwardenError(
             "CLIENT_UNKNOWN", f"{client[:40]!a} is not a supported client; known: {', '.join(LOCK_CLIENTS)}"
@@ -75,7 +75,7 @@ def build_fragment(
 
 
 def get_toolpin_placeholder(client: str) -> Callable[[str], str]:
-    """A function that formats the placeholder for a value that the user must supply, as ToolPin writes it."""
+    """Return a function that formats the placeholder for a value that the user must supply, as ToolPin writes it."""
     match client:
         case "windsurf":
             return lambda name: f"${{env:{name}}}"
@@ -150,7 +150,7 @@ def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) 
 
 
 def _build_switches(client: str) -> dict[str, Any]:
-    """Members that enable the server and pre-approve no tool, for clients that need them."""
+    """Return members that enable the server and pre-approve no tool, for clients that need them."""
     entry_format = get_client(client).entry_format
     member, off = entry_format.disabling_member
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
@@ -197,7 +197,7 @@ def _build_modern_config(target: LaunchTarget, client: str) -> _ServerConfig:
 def _build_modern_env(
     variables: tuple[Input, ...], client: str, placeholder: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The environment to write, and for Codex the names of variables to pass on instead."""
+    """Return the environment to write, and for Codex the names of variables to pass on instead."""
     env: dict[str, Any] = {}
     forwarded: list[str] = []
     for variable in variables:
@@ -277,7 +277,7 @@ def build_install_plan(
     verification: VerificationReport | None = None,
     options: PlanOptions = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
-    """The lockfile entry of a server in a client, in ToolPin's member order and without ``integrity``.
+    """Return the lockfile entry of a server in a client, in ToolPin's member order and without ``integrity``.
 
     ``now`` is when the entry was resolved and locked. With a ``verification``, the entry includes its evidence and, in
     the manifest, the hashes of live tools.

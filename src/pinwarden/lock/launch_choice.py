@@ -43,7 +43,7 @@ class InstallCommand(Record):
 
 
 def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget | None:
-    """The target to launch; None if the entry has none. Raises if the entry has no target of this ``kind``."""
+    """Return the target to launch; None if the entry has none. Raises if the entry has no target of this ``kind``."""
     if kind is None:
         return _choose_default_target(entry)
     if kind not in TARGET_KINDS:
@@ -66,7 +66,7 @@ def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget |
 
 
 def require_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget:
-    """The target to launch. Raises NO_INSTALL_TARGET if the entry has none."""
+    """Return the target to launch. Raises NO_INSTALL_TARGET if the entry has none."""
     target = choose_target(entry, kind)
     if target is None:
         raise PinwardenError("NO_INSTALL_TARGET", f"{entry.name[:120]} has no package and no remote")
@@ -92,7 +92,7 @@ def _choose_remote(entry: ServerEntry) -> Remote | None:
 
 
 def target_to_json(target: LaunchTarget) -> dict[str, Any]:
-    """The target as a lockfile records it."""
+    """Return the target as a lockfile records it."""
     if isinstance(target, Remote):
         return {"kind": "remote", "type": target.type, "url": target.url}
     recorded = {
@@ -110,14 +110,14 @@ def target_to_json(target: LaunchTarget) -> dict[str, Any]:
 
 
 def build_toolpin_command(package: DeclaredPackage) -> InstallCommand:
-    """The command that ToolPin 0.5.4 writes: only string arguments, and only for npm and unknown package types."""
+    """Return the command of ToolPin 0.5.4: only string arguments, and only for npm and unknown package types."""
     if package.command:
         return _build_declared_command(package)
     plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")
-    program, fixed, separator, note = _launcher(package)
+    program, fixed, separator, note = _get_launcher(package)
     if package.registry_type == "oci":
         return InstallCommand(
-            program=program, arguments=(*fixed, *_docker_env_options(package), package.identifier), note=note
+            program=program, arguments=(*fixed, *_build_docker_env_options(package), package.identifier), note=note
         )
     if package.registry_type == "cargo":
         return InstallCommand(program=package.identifier, arguments=(), note=note)
@@ -141,8 +141,8 @@ def _build_declared_command(package: DeclaredPackage) -> InstallCommand:
     return InstallCommand(program=package.command or "", arguments=package.args, note=note)
 
 
-def _launcher(package: DeclaredPackage) -> tuple[str, tuple[str, ...], str, str]:
-    """Program, fixed arguments, the separator of identifier and version, and ToolPin's note."""
+def _get_launcher(package: DeclaredPackage) -> tuple[str, tuple[str, ...], str, str]:
+    """Return program, fixed arguments, the separator of identifier and version, and ToolPin's note."""
     match package.registry_type:
         case "npm" if package.runtime_hint == "bun":
             return "bunx", (), "@", "Requires Bun and bunx on PATH."
@@ -162,7 +162,7 @@ def _launcher(package: DeclaredPackage) -> tuple[str, tuple[str, ...], str, str]
             return "", (), "", f"Unknown registry type {other}; generated a placeholder command."
 
 
-def _docker_env_options(package: DeclaredPackage) -> tuple[str, ...]:
+def _build_docker_env_options(package: DeclaredPackage) -> tuple[str, ...]:
     names = dict.fromkeys(variable.name for variable in package.environment_variables)
     return tuple(word for name in names for word in ("-e", name))
 
@@ -171,17 +171,17 @@ def _docker_env_options(package: DeclaredPackage) -> tuple[str, ...]:
 
 
 def build_modern_command(package: DeclaredPackage, placeholder: Callable[[str], str]) -> InstallCommand:
-    """The command with all arguments of ``server.json``. ``placeholder`` spells a variable as the client reads it."""
+    """Return the command with all arguments of ``server.json``. ``placeholder`` formats a variable for the client."""
     if package.command:
         return _build_declared_command(package)
     runtime = format_arguments(package.runtime_arguments, placeholder)
     own = format_arguments(package.package_arguments, placeholder)
-    program, fixed, separator, note = _launcher(package)
+    program, fixed, separator, note = _get_launcher(package)
     versioned = package.identifier + (f"{separator}{package.version}" if separator and package.version else "")
     match package.registry_type:
         case "oci":
-            image = _image_with_tag(package)
-            arguments = (*fixed, *_docker_env_options(package), *runtime, image, *own)
+            image = _add_image_tag(package)
+            arguments = (*fixed, *_build_docker_env_options(package), *runtime, image, *own)
         case "cargo":
             program, arguments = package.identifier, own
         case "nuget":
@@ -203,7 +203,7 @@ def build_modern_command(package: DeclaredPackage, placeholder: Callable[[str], 
 
 
 def format_arguments(arguments: Iterable[DeclaredArgument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
-    """The command-line words of arguments. Optional arguments without a value are left out."""
+    """Return the command-line words of arguments. Optional arguments without a value are left out."""
     names: list[str] = []
     for argument in arguments:
         value = _format_argument_value(argument, placeholder)
@@ -216,7 +216,7 @@ def format_arguments(arguments: Iterable[DeclaredArgument], placeholder: Callabl
 
 
 def _format_argument_value(argument: DeclaredArgument, placeholder: Callable[[str], str]) -> str | None:
-    """The value of an argument: empty for a flag, None if the argument is left out."""
+    """Return the value of an argument: empty for a flag, None if the argument is left out."""
     if argument.kind == "text":
         return argument.value
     value = argument.value if argument.value is not None else argument.default
@@ -231,35 +231,35 @@ def _format_argument_value(argument: DeclaredArgument, placeholder: Callable[[st
 
 
 def fill_template(template: str, variables: Iterable[Input], placeholder: Callable[[str], str]) -> str:
-    """A template with each declared ``{variable}`` replaced by its value, its default, or a placeholder."""
+    """Return a template with each declared ``{variable}`` replaced by its value, its default, or a placeholder."""
     declared = {variable.name: variable for variable in variables}
 
-    def value(match: re.Match[str]) -> str:
+    def fill(match: re.Match[str]) -> str:
         variable = declared.get(match[1])
         if variable is None:
             return match[0]  # not declared: the braces are literal
         text = variable.value if variable.value is not None else variable.default
         return placeholder(variable.name) if text is None else format_value(text)
 
-    return _VARIABLE.sub(value, template)
+    return _VARIABLE.sub(fill, template)
 
 
 def format_value(value: Any) -> str:
-    """A default value as a string. Registry entries write 8080 and true as well as "8080" and "true"."""
+    """Return a default value as a string. Registry entries write 8080 and true as well as "8080" and "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
 
 
 def to_variable_name(name: str) -> str:
-    """A valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
+    """Return a valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
     if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
         return name
     plain = _NOT_IN_NAME.sub("_", name.strip("-<>{}")).upper()
     return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"
 
 
-def _image_with_tag(package: DeclaredPackage) -> str:
+def _add_image_tag(package: DeclaredPackage) -> str:
     image = package.identifier
     if package.version and "@" not in image and not _TAG.search(image):
         return f"{image}:{package.version}"
@@ -279,7 +279,7 @@ def _describe_command_differences(package: DeclaredPackage, command: InstallComm
         yield "The command includes arguments that are objects, as in the official schema; ToolPin drops them."
     elif package.package_arguments and kind in ("pypi", "oci", "nuget", "cargo", "mcpb"):
         yield f"The command includes the server's arguments (packageArguments); ToolPin drops them for {kind}."
-    if kind == "oci" and _image_with_tag(package) != package.identifier:
+    if kind == "oci" and _add_image_tag(package) != package.identifier:
         yield "The image has the declared version as its tag; without one, docker uses the tag latest."
     if kind == "nuget":
         yield "dnx gets --yes, because a client cannot answer its prompt."

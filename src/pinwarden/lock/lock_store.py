@@ -69,7 +69,7 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a lockfile of any format. Raises LOCK_MISSING if there is none."""
+    """Return the bytes of a lockfile of any format. Raises LOCK_MISSING if there is none."""
     data = _read_if_exists(path)
     if data is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
@@ -120,12 +120,12 @@ def _read_if_exists(path: Path) -> bytes | None:
 
 
 def surfaces_folder_name(path: Path) -> str:
-    """The folder of a lockfile's approved surfaces: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
+    """Return the folder of a lockfile's approved surfaces: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
     return f"{path.stem}.surfaces"
 
 
 def closures_folder_name(path: Path) -> str:
-    """The folder of a lockfile's dependency closures: ``mcp-lock.closures`` for ``mcp-lock.json``."""
+    """Return the folder of a lockfile's dependency closures: ``mcp-lock.closures`` for ``mcp-lock.json``."""
     return f"{path.stem}.closures"
 
 
@@ -207,7 +207,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def hold_write_lock(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
-    """Be the only writer of a lockfile. The operating system releases the lock when the process ends."""
+    """Exclude all other writers of a lockfile. The operating system releases the lock when the process ends."""
     _refuse_link(path)
     sibling = path.with_name(f".{path.name}.lock")
     descriptor = _open_locked(sibling, time.monotonic() + wait_seconds)
@@ -231,7 +231,7 @@ def _open_locked(sibling: Path, deadline: float) -> int:
                 os.close(descriptor)
                 raise
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{sibling}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"{sibling} cannot be opened: {err.strerror or err}") from err
         if acquired:
             return descriptor
         os.close(descriptor)
@@ -290,18 +290,18 @@ def _replace_by_pending(file: Path) -> None:
     try:
         _pending_path(file).replace(file)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{file} cannot be replaced: {err.strerror or err}") from err
 
 
 def _remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{file} cannot be removed: {err.strerror or err}") from err
 
 
 def _resolve_path(path: Path, relative: str) -> Path:
-    """The path of a file next to the lock. Refuses paths outside the folders of surfaces and closures."""
+    """Return the path of a file next to the lock. Refuses paths outside the folders of surfaces and closures."""
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
@@ -318,7 +318,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder} cannot be created: {err.strerror or err}") from err
 
 
 def _refuse_link(path: Path) -> None:
@@ -328,6 +328,6 @@ def _refuse_link(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNREADABLE", f"{path} cannot be read: {err.strerror or err}") from err
     if stat.S_ISLNK(mode):
         raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link with the file.")

@@ -25,7 +25,7 @@ NON_REGISTRY_SOURCES = (CONFIG_SOURCE, BUNDLE_SOURCE)
 """Sources that are not MCP registries."""
 NO_VERSION = "0.0.0"
 """The version of entries whose configuration names no version, because lockfileVersion 2 requires one."""
-_MAX_NAMED = 8  # members in one note
+_MAX_NAMED = 8  # further members in a note are only counted
 
 
 class LockedConfig(Record):
@@ -43,7 +43,7 @@ class LockedConfig(Record):
 
 
 def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
-    """The configuration and secrets of a lock entry, given its key and document."""
+    """Return the configuration and secrets of a lock entry, given its key and document."""
     name, client = _string_or_empty(lock_entry.get("name")), _string_or_empty(lock_entry.get("client"))
     locked = lock_entry.get("locked")
     fragment = locked.get("config") if type(locked) is dict else None
@@ -62,7 +62,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
 
 
 def _find_config_client(lock_entry: Mapping[str, Any]) -> str | None:
-    """The client whose form the configuration has. For the lock, clients that its format does not know are generic."""
+    """Return the client whose format the configuration has. A lock calls clients that it does not know ``generic``."""
     value: Any = lock_entry
     for step in ("capabilityManifest", "pinwarden", "configuredIn", "client"):
         value = value.get(step) if type(value) is dict else None
@@ -70,19 +70,19 @@ def _find_config_client(lock_entry: Mapping[str, Any]) -> str | None:
 
 
 def find_configured_entry(file: ConfigFile, locked: LockedConfig) -> Any:
-    """The entry of a locked server in its client's configuration file; ``None`` if the file has none."""
+    """Return the entry of a locked server in its client's configuration file; ``None`` if the file has none."""
     client = CLIENTS.get(locked.client)
     return find_entry(file.document, client, locked.name) if client else None
 
 
 def read_config_origin(entry: Entry) -> ConfigOrigin | None:
-    """The client configuration that an entry was locked from; None if it came from elsewhere."""
+    """Return the client configuration that an entry was locked from; None if it came from elsewhere."""
     extension = read_extension(entry)
     return extension.configured_in if extension is not None else None
 
 
 def describe_uncovered_members(name: str, members: Sequence[str]) -> str:
-    """A note that names the members of a configuration that the lock does not record."""
+    """Return a note that names the members of a configuration that the lock does not record."""
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
     listed = ", ".join(members[:_MAX_NAMED])
     names = f"{listed}{more}"

@@ -32,7 +32,7 @@ class LockedLaunch(Record):
 
 
 def read_locked_launch(entry: Entry) -> LockedLaunch:
-    """The command of an entry. Raises NOTHING_TO_RUN if the entry is a URL."""
+    """Return the command of an entry. Raises NOTHING_TO_RUN if the entry is a URL."""
     extension = read_extension(entry)
     if extension is not None and extension.launch is not None:
         launch = extension.launch
@@ -44,7 +44,7 @@ def read_locked_launch(entry: Entry) -> LockedLaunch:
 
 
 def _read_configured_launch(entry: Entry, extension: LockExtension | None) -> LockedLaunch:
-    """The command of the approved configuration itself."""
+    """Return the command of the approved configuration itself."""
     configured = extension.configured_in if extension is not None else None
     client = get_client(configured.client if configured is not None else entry.client)
     server = parse_configured_server(entry.name, read_locked_config(entry.key, entry.document).entry, client)
@@ -59,7 +59,7 @@ def _read_configured_launch(entry: Entry, extension: LockExtension | None) -> Lo
 
 
 def to_launch_command(launch: LockedLaunch) -> LaunchCommand:
-    """The command as the extension records it."""
+    """Return the command as the extension records it."""
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
@@ -69,14 +69,14 @@ def is_remote(entry: Entry) -> bool:
 
 
 def find_remote_launch(entry: Entry) -> RemoteLaunch | None:
-    """The address of an entry whose client starts it through ``pinwarden run``; None for all other entries."""
+    """Return the address of an entry whose client starts it through ``pinwarden run``; None for all other entries."""
     extension = read_extension(entry)
     launch = extension.launch if extension is not None else None
     return launch if isinstance(launch, RemoteLaunch) else None
 
 
 def with_locked_launch(target: StdioTarget, entry: Entry) -> Target:
-    """What ``pinwarden run`` starts or contacts for an entry, with the variables of the client's own entry."""
+    """Return the target that ``pinwarden run`` starts or contacts, with the variables of the client's own entry."""
     remote = find_remote_launch(entry)
     if remote is not None:
         return build_remote_target(remote, target.env)
@@ -85,9 +85,9 @@ def with_locked_launch(target: StdioTarget, entry: Entry) -> Target:
 
 
 def build_remote_target(launch: RemoteLaunch, variables: Mapping[str, str]) -> HttpTarget:
-    """The address with the headers whose values are in these variables. A missing value stays a reference."""
+    """Return the address with the headers whose values are in these variables. A missing value stays a reference."""
     url = variables.get(launch.url_variable or "", launch.url)
-    if url.startswith(f"<{launch.url_variable}>"):  # the variable in a lock, without its value
+    if url.startswith(f"<{launch.url_variable}>"):  # a lock has this instead of a secret value
         url = launch.url
     headers = {
         name: variables.get(variable, f"${{{variable}}}").replace(f"<{variable}>", f"<{name}>")
@@ -97,7 +97,7 @@ def build_remote_target(launch: RemoteLaunch, variables: Mapping[str, str]) -> H
 
 
 def find_approved_program(entry: Entry) -> str:
-    """The program of the approved ``pinwarden run`` command: a path if the lock has one, or else the plain name.
+    """Return the program of the approved ``pinwarden run`` command: a path if the lock has one, or else the plain name.
 
     Only the lock of a user may have a path: a file in a repository must not decide which program counts as Pinwarden.
     """
@@ -128,14 +128,14 @@ def _as_transport(text: str) -> Transport:
 def is_same_release(left: Entry, right: Entry) -> bool:
     """Whether two entries start the same release of the same package."""
     try:
-        first, second = (_package_url_if_exact(read_locked_launch(entry).launch) for entry in (left, right))
+        first, second = (_get_exact_package_url(read_locked_launch(entry).launch) for entry in (left, right))
     except PinwardenError:
         return False
     return first is not None and first == second
 
 
 def describe_launch(entry: Entry) -> str:
-    """A label for the launch of an entry: its package URL, program or address."""
+    """Return a label for the launch of an entry: its package URL, program or address."""
     remote = find_remote_launch(entry)
     if remote is not None:
         return build_url_launch(remote.url, "http").identity
@@ -148,7 +148,7 @@ def describe_launch(entry: Entry) -> str:
 
 
 def find_enforced_launch(before: Entry, entry: Entry) -> LaunchCommand | RemoteLaunch | None:
-    """The approved launch behind ``pinwarden run``, if the new configuration still starts the entry that way.
+    """Return the approved launch behind ``pinwarden run``, if the new configuration still starts the entry that way.
 
     The variables of a command are those of the new configuration.
     """
@@ -171,6 +171,6 @@ def find_enforced_launch(before: Entry, entry: Entry) -> LaunchCommand | RemoteL
     return replace(extension.launch, variables=fresh.variables)
 
 
-def _package_url_if_exact(runs: Launch) -> str | None:
+def _get_exact_package_url(runs: Launch) -> str | None:
     package = runs.via or runs
     return package.purl if package.pinned or package.kind == "oci" else None

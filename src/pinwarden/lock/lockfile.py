@@ -60,12 +60,12 @@ class Lock(Record):
     """Unknown top-level members."""
 
     def find_entry(self, name: str, client: str) -> Entry | None:
-        """The entry of a server for a client; None if the lock has none."""
+        """Return the entry of a server for a client; None if the lock has none."""
         key = lock_entry.build_entry_key(name, client)
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def entries_by_key(self) -> dict[str, Entry]:
-        """All entries by key."""
+        """Return all entries by key."""
         return {entry.key: entry for entry in self.entries}
 
     @property
@@ -113,7 +113,7 @@ def _check_version(document: Mapping[str, Any]) -> None:
 
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:
-    """The file as ``JSON.stringify`` would write it. ``plain_v2`` leaves out members that are not in version 2."""
+    """Return the file as ``JSON.stringify`` would write it. ``plain_v2`` omits members that are not in version 2."""
     return encode_javascript_json(_build_document(to_plain_v2(lock) if plain_v2 else lock))
 
 
@@ -133,21 +133,21 @@ def _build_header(lock: Lock) -> dict[str, Any]:
 
 
 def compute_lock_digest(lock: Lock) -> str:
-    """ToolPin's whole-lock digest: entries and keys, without the file's timestamps and members that v2 ignores."""
+    """Return ToolPin's lock digest over keys and entries, without the file's timestamps and members that v2 ignores."""
     servers = {entry.key: build_integrity_payload(entry.document) for entry in lock.entries}
     payload = {"lockfileVersion": VERSION, "servers": servers}
     return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def to_plain_v2(lock: Lock) -> Lock:
-    """The lock with the members of version 2 only."""
+    """Return the lock with the members of version 2 only."""
     return replace(
         lock, entries=tuple(lock_entry.to_plain_entry(entry) for entry in lock.entries), seal=None, unknown_members={}
     )
 
 
 def seal_lock(lock: Lock) -> Lock:
-    """The lock with a new seal over the whole file. Entries do not change."""
+    """Return the lock with a new seal over the whole file. Entries do not change."""
     other_members = {member: value for member, value in (lock.seal or {}).items() if member not in _SEAL_MEMBERS}
     seal = {
         "format": SEAL_FORMAT,
@@ -158,7 +158,7 @@ def seal_lock(lock: Lock) -> Lock:
 
 
 def compute_seal_integrity(lock: Lock) -> str:
-    """The digest of the file's header, unknown members and seal, without the seal's own ``integrity``."""
+    """Return the digest of the file's header, unknown members and seal, without the seal's own ``integrity``."""
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
     content = {**_build_header(lock), EXTENSION: seal, "others": lock.unknown_members}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
@@ -173,7 +173,7 @@ _TIME_MEMBERS = frozenset({"generatedAt", "verifiedAt"})
 
 
 def put_entries(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
-    """The lock with these entries added or replaced. If nothing changes, the result *is* ``old``.
+    """Return the lock with these entries added or replaced. If nothing changes, the result *is* ``old``.
 
     An entry that differs only in timestamps is kept as it was approved, with its bytes. Raises
     LOCK_TAMPERED if an entry that stays was edited by another program: sealing the file again would approve the edit.
@@ -199,7 +199,7 @@ def put_entries(old: Lock | None, new_entries: Iterable[Entry], now: str, *, pla
 
 
 def remove_entries(old: Lock, keys: Iterable[str], now: str) -> Lock:
-    """The lock without these entries; the result *is* ``old`` if it has none of them."""
+    """Return the lock without these entries; the result *is* ``old`` if it has none of them."""
     removed = frozenset(keys)
     _refuse_tampered(verify(old), replaced=removed)
     remaining = tuple(reorder_like_toolpin(entry) for entry in old.entries if entry.key not in removed)
@@ -233,7 +233,7 @@ def _is_unchanged(old: Entry, new: Entry) -> bool:
 
 
 def _encode_without_times(entry: Entry) -> bytes:
-    """The canonical bytes of an entry, without members that change when the same release is locked again."""
+    """Return the canonical bytes of an entry, without members that change when the same release is locked again."""
     document = {
         member: value
         for member, value in entry.document.items()
@@ -333,7 +333,7 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[LockProblem,
 
 
 def select_critical(problems: Iterable[LockProblem]) -> tuple[LockProblem, ...]:
-    """The problems that prevent the use of a lock."""
+    """Return the problems that prevent the use of a lock."""
     return tuple(problem for problem in problems if problem.level == "critical")
 
 
@@ -361,37 +361,37 @@ def refuse_if_tampered(problems: Iterable[LockProblem]) -> None:
 def _check_entry(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[LockProblem]:
     path = f"/servers/{escape_pointer_token(entry.key)}"
 
-    def problem(code: str, step: str = "", detail: str = "") -> LockProblem:
+    def build_problem(code: str, step: str = "", detail: str = "") -> LockProblem:
         return LockProblem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
 
     if entry.key != build_entry_key(entry.name, entry.client):
-        yield problem("entry_key_mismatch", detail=f"{build_entry_key(entry.name, entry.client)[:120]!a}")
+        yield build_problem("entry_key_mismatch", detail=f"{build_entry_key(entry.name, entry.client)[:120]!a}")
     payload = build_integrity_payload(entry.document)
     try:
         if entry.integrity is None:
-            yield problem("integrity_missing", "/integrity")
+            yield build_problem("integrity_missing", "/integrity")
         elif entry.integrity != compute_payload_integrity(payload):
-            yield problem("integrity_mismatch", "/integrity")
+            yield build_problem("integrity_mismatch", "/integrity")
         record_holds = False
         if EXTENSION in entry.manifest:
             code = _check_entry_seal(entry)
             record_holds = code is None
             if code is not None:
-                yield problem(code, f"/capabilityManifest/{EXTENSION}/integrity")
+                yield build_problem(code, f"/capabilityManifest/{EXTENSION}/integrity")
         elif required:
-            yield problem("not_extended", f"/capabilityManifest/{EXTENSION}")
+            yield build_problem("not_extended", f"/capabilityManifest/{EXTENSION}")
     except PinwardenError as err:
         if err.code != "JSON_CANONICALIZATION_ERROR":
             raise
-        yield problem("not_canonical", detail=err.message)
+        yield build_problem("not_canonical", detail=err.message)
         return
     for member in _list_differing_copies(entry):
-        yield problem("locked_copy_differs", f"/locked/{member}")
+        yield build_problem("locked_copy_differs", f"/locked/{member}")
     for step in _list_inconsistent_members(entry):
-        yield problem("entry_inconsistent", step)
+        yield build_problem("entry_inconsistent", step)
     if not (record_holds or seal_holds):
         for steps in list_uncovered_paths(entry.document, payload):
-            yield problem("member_unprotected", "".join("/" + escape_pointer_token(step) for step in steps))
+            yield build_problem("member_unprotected", "".join("/" + escape_pointer_token(step) for step in steps))
 
 
 def _check_entry_seal(entry: Entry) -> str | None:
@@ -417,7 +417,7 @@ def _list_differing_copies(entry: Entry) -> Iterator[str]:
 
 
 def _list_inconsistent_members(entry: Entry) -> Iterator[str]:
-    """The paths of members that repeat the entry's name, version or client with another value."""
+    """Yield the paths of members that repeat the entry's name, version or client with another value."""
     identity = {"name": entry.name, "version": entry.version, "client": entry.client}
     for member, names in (
         ("resolved", {"name": "name", "version": "version"}),
@@ -526,7 +526,7 @@ def _check_file_conflicts(entries: Iterable[Entry]) -> Iterator[LockProblem]:
 
 
 def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
-    """The pinned files next to the lock, each as entry, member name (``surface`` or ``closure``) and pin."""
+    """Yield the pinned files next to the lock, each as entry, member name (``surface`` or ``closure``) and pin."""
     for entry in lock.entries:
         extension = read_extension(entry)
         if extension is not None and extension.surface is not None:

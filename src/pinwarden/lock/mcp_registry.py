@@ -65,40 +65,40 @@ class Registries(Record):
     """The time limit for all requests of one lookup at one registry."""
 
     def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryEntry:
-        """The entry of this name and version (default: the latest) from the first source that has it.
+        """Return the entry of this name and version (default: the latest) from the first source that has it.
 
         Raises REGISTRY_UNAVAILABLE if a source cannot be reached, because the next source may have another publisher's
         server under the same name.
         """
-        for candidate in self._queried_sources(source):
-            rows = [entry for entry in self._entries(candidate, name, version) if _matches(entry, name, version)]
+        for candidate in self._select_sources(source):
+            rows = [entry for entry in self._find_entries(candidate, name, version) if _matches(entry, name, version)]
             _refuse_duplicates(candidate, rows)
             result = choose_newest(iter(rows))
             if result is not None:
                 return result
-        result = choose_newest(entry for entry in self._from_cache(source) if _matches(entry, name, version))
+        result = choose_newest(entry for entry in self._filter_cached_entries(source) if _matches(entry, name, version))
         if result is not None:
             return result
         server = f"{name} {version}" if version else name
         raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {server[:120]!a}")
 
-    def _queried_sources(self, source: str | None) -> list[RegistrySource]:
+    def _select_sources(self, source: str | None) -> list[RegistrySource]:
         chosen = [candidate for candidate in self.sources if source in (None, candidate.id)]
         return [source for source in chosen if source.path is not None or not self.offline]
 
-    def _from_cache(self, source: str | None) -> Iterator[RegistryEntry]:
-        """Entries of ToolPin's cache, without those of sources that were queried and did not return the entry.
+    def _filter_cached_entries(self, source: str | None) -> Iterator[RegistryEntry]:
+        """Return the entries of ToolPin's cache, without those of sources that were queried and did not have the entry.
 
         The cache is a file of the project, so it cannot replace the official registry if the project switched that off.
         """
-        queried = {candidate.id for candidate in self._queried_sources(None)} | (set() if self.offline else {OFFICIAL})
+        queried = {candidate.id for candidate in self._select_sources(None)} | (set() if self.offline else {OFFICIAL})
         return (
             entry
             for entry in self.cached_entries
             if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in queried
         )
 
-    def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryEntry]:
+    def _find_entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryEntry]:
         if source.path is not None:
             return list(_read_local_entries(source))
         base = (source.url or "").rstrip("/")
@@ -117,7 +117,7 @@ class Registries(Record):
 
 
 def choose_newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
-    """The entry that the registry marks as latest, else the one with the highest version.
+    """Return the entry that the registry marks as latest, else the one with the highest version.
 
     A deleted entry is returned only if there is no other, so that the user learns that it was deleted.
     """
@@ -135,7 +135,7 @@ def choose_newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
 
 
 def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:
-    """The registries in ToolPin's files of a project, and the official one unless it is switched off."""
+    """Return the registries in ToolPin's files of a project, and the official one unless it is switched off."""
     sources: list[RegistrySource] = []
     switches: Mapping[str, Any] = {}
     path = project / _SOURCES_FILE
@@ -239,7 +239,7 @@ class _RegistryLookup:
         self._client.close()
 
     def get(self, url: str) -> Any:
-        """The JSON at a URL; None for 404."""
+        """Return the JSON at a URL; None for 404."""
         cached = self._read_cached(url)
         status, etag, body = self._request(url, cached["etag"] if cached else None)
         if status == 304 and cached:
@@ -247,13 +247,13 @@ class _RegistryLookup:
         if status == 404:
             return None
         if status != 200:
-            raise _unavailable(self.source, f"it responded with status {status}")
+            raise _unavailable_error(self.source, f"it responded with status {status}")
         try:
             response = parse_json(body, Limits(max_bytes=_MAX_RESPONSE))
         except PinwardenError as err:
-            raise _unavailable(self.source, f"its response is not strict JSON: {err.message}") from err
+            raise _unavailable_error(self.source, f"its response is not strict JSON: {err.message}") from err
         if response is None:
-            raise _unavailable(self.source, "its response is null")
+            raise _unavailable_error(self.source, "its response is null")
         if etag:
             self._write_cached(url, etag, response)
         return response
@@ -266,10 +266,10 @@ class _RegistryLookup:
             reply = self._client.request(HttpRequest(method="GET", address=HttpAddress.parse(url), headers=headers))
             return reply.status, reply.header("etag"), reply.body(_MAX_RESPONSE)
         except NoResponse as err:
-            raise _unavailable(self.source, "it sent no complete response") from err
+            raise _unavailable_error(self.source, "it sent no complete response") from err
         except PinwardenError as err:
             if err.code in ("PROBE_FAILED", "PROBE_LIMIT"):
-                raise _unavailable(self.source, err.message) from err
+                raise _unavailable_error(self.source, err.message) from err
             raise
 
     def _write_cached(self, url: str, etag: str, response: Any) -> None:
@@ -283,7 +283,7 @@ class _RegistryLookup:
             return  # the next lookup downloads the response again
 
     def _read_cached(self, url: str) -> dict[str, Any] | None:
-        """The cached response; None if it is damaged, of another URL, or writable by other users."""
+        """Return the cached response; None if it is damaged, of another URL, or writable by other users."""
         if self._cache is None:
             return None
         path = self._cache_path(url)
@@ -301,7 +301,7 @@ class _RegistryLookup:
 
 
 def _read_bearer_token(source: RegistrySource, variable: str) -> str:
-    """The bearer token for a registry. The user must allow the variable, because a file of the project names it."""
+    """Return the token for a registry. The user must allow the variable, because a file of the project names it."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
     if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
         raise PinwardenError(
@@ -334,7 +334,7 @@ def _is_private_file(path: Path) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
+def _unavailable_error(source: RegistrySource, why: str) -> PinwardenError:
     return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} is unavailable: {why}")
 
 
@@ -342,17 +342,17 @@ def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
 
 
 def _parse_requested_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
-    """The requested entry. Raises if the registry sent another one."""
+    """Return the requested entry. Raises if the registry sent another one."""
     entry = _parse_entry(source, response)
     if entry is None:
-        raise _unavailable(source, "its response is not a server entry")
+        raise _unavailable_error(source, "its response is not a server entry")
     if not _matches(entry, name, version):
-        raise _unavailable(source, "its response describes another server or version")
+        raise _unavailable_error(source, "its response describes another server or version")
     return entry
 
 
 def _list_entries(lookup: _RegistryLookup, root: str, name: str) -> Iterator[RegistryEntry]:
-    """The entries of all pages. Raises if the list cannot be read to its end."""
+    """Yield the entries of all pages. Raises if the list cannot be read to its end."""
     source = lookup.source
     cursor: str | None = None
     seen: set[str] = set()
@@ -365,26 +365,26 @@ def _list_entries(lookup: _RegistryLookup, root: str, name: str) -> Iterator[Reg
         rows = [_parse_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
         for row in rows:
             if row is None:
-                raise _unavailable(source, "its response is not a list of servers")
+                raise _unavailable_error(source, "its response is not a list of servers")
             yield row
         cursor = _read_next_cursor(source, response.get("metadata"))
         if not cursor:
             return
         if cursor in seen:
-            raise _unavailable(source, "its pages form a loop")
+            raise _unavailable_error(source, "its pages form a loop")
         seen.add(cursor)
-    raise _unavailable(source, f"its list has more than {_MAX_PAGES} pages")
+    raise _unavailable_error(source, f"its list has more than {_MAX_PAGES} pages")
 
 
 def _read_next_cursor(source: RegistrySource, metadata: Any) -> str | None:
     cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
     if cursor is not None and not isinstance(cursor, str):
-        raise _unavailable(source, "its cursor is not a string")
+        raise _unavailable_error(source, "its cursor is not a string")
     return cursor
 
 
 def _parse_entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
-    """An entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
+    """Return an entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
     if not isinstance(row, dict):
         return None
     if isinstance(row.get("server"), dict):
@@ -397,7 +397,7 @@ def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> Non
     servers: dict[str, Any] = {}
     for row in rows:
         if servers.setdefault(_read_version(row), row["server"]) != row["server"]:
-            raise _unavailable(source, f"it has two different entries for version {_read_version(row)[:80]!a}")
+            raise _unavailable_error(source, f"it has two different entries for version {_read_version(row)[:80]!a}")
 
 
 def _matches(entry: RegistryEntry, name: str, version: str | None) -> bool:

@@ -73,7 +73,7 @@ class ToolPinPolicy(Record):
         return Digest.of_bytes(canonicalize(dict(self.members), "toolpin"))
 
     def get_list(self, member: str) -> tuple[str, ...]:
-        """The strings of a list member; empty if the policy does not have the member."""
+        """Return the strings of a list member; empty if the policy does not have the member."""
         return tuple(self.members.get(member, ()))
 
     def is_enabled(self, member: str) -> bool:
@@ -135,7 +135,7 @@ class AllowDenyList(Record):
     deny: tuple[GlobPattern, ...] = ()
 
     def find_denying_pattern(self, *spellings: str) -> GlobPattern | None:
-        """The pattern that denies a name in any of these spellings."""
+        """Return the pattern that denies a name in any of these spellings."""
         return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
 
     def allows(self, *spellings: str) -> bool:
@@ -210,11 +210,11 @@ class Policy(Record):
     """The policy's table in the file, with dates as text."""
 
     def find_sandbox_rule(self, server: str) -> SandboxRule | None:
-        """The first sandbox rule that matches a server."""
+        """Return the first sandbox rule that matches a server."""
         return next((rule for rule in self.sandbox_rules if rule.servers.matches(server)), None)
 
     def find_mcpb_rule(self, server: str) -> McpbRule | None:
-        """The first rule for MCPB bundles that matches a server."""
+        """Return the first rule for MCPB bundles that matches a server."""
         return next((rule for rule in self.mcpb_rules if rule.servers.matches(server)), None)
 
     @property
@@ -369,10 +369,10 @@ def _parse_allow_deny_list(table: PolicyTable | None) -> AllowDenyList:
 
 
 def _normalize_hosts(choice: AllowDenyList) -> AllowDenyList:
-    def plain(patterns: tuple[GlobPattern, ...]) -> tuple[GlobPattern, ...]:
+    def normalize(patterns: tuple[GlobPattern, ...]) -> tuple[GlobPattern, ...]:
         return tuple(GlobPattern(text=normalize_host(pattern.text)) for pattern in patterns)
 
-    return AllowDenyList(allow=None if choice.allow is None else plain(choice.allow), deny=plain(choice.deny))
+    return AllowDenyList(allow=None if choice.allow is None else normalize(choice.allow), deny=normalize(choice.deny))
 
 
 def _parse_minimum_tier(table: PolicyTable) -> Mapping[str, str]:

@@ -101,7 +101,7 @@ _Findings = Mapping[tuple[str, str, str, str], list[ScanFinding]]
 
 
 def _find_objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
-    """The most serious reason to leave an item out, as code and detail; empty if there is none."""
+    """Return the most serious reason to leave an item out, as code and detail; empty if there is none."""
     if not observation.is_listed:
         return "unlisted", ""
     matching = findings.get(

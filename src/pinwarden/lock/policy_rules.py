@@ -49,7 +49,7 @@ class ToolPinPolicyReport(Record):
         return not self.issues
 
     def to_json(self) -> dict[str, Any]:
-        """The report in ToolPin's shape."""
+        """Return the report in ToolPin's shape."""
         return {
             "ok": self.ok,
             "key": self.key,
@@ -205,7 +205,7 @@ def evaluate_policy(  # noqa: PLR0913  most have defaults
     release: ReleaseStatus = UNKNOWN_RELEASE,
     today: date | None = None,
 ) -> PolicyResult:
-    """The rules that a plan breaks, in the order of the policy.
+    """Return the rules that a plan breaks, in the order of the policy.
 
     A rule that cannot be evaluated counts as broken: a release of unknown age is too young. Because the user may set
     ``now``, waivers expire by ``now`` or ``today`` (the system date), whichever is later.
@@ -254,7 +254,7 @@ def _evaluate_lists(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[s
 def _evaluate_list(choice: AllowDenyList, kind: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     label = kind.replace("_", " ")
     for item in items:
-        spellings = _host_spellings(item) if kind == "host" else (item,)
+        spellings = _list_host_spellings(item) if kind == "host" else (item,)
         pattern = choice.find_denying_pattern(*spellings)
         if pattern is not None:
             yield f"{kind}_denied", f"{name}: {label} {item} is denied by {pattern.text}"
@@ -262,8 +262,8 @@ def _evaluate_list(choice: AllowDenyList, kind: str, items: Sequence[str], name:
             yield f"{kind}_not_allowed", f"{name}: {label} {item} is not on the allow list"
 
 
-def _host_spellings(host: str) -> tuple[str, ...]:
-    """A host with and without its port: a pattern without a port means every port."""
+def _list_host_spellings(host: str) -> tuple[str, ...]:
+    """Return a host with and without its port: a pattern without a port means every port."""
     bare, mark, port = host.rpartition(":")
     with_port = bool(mark) and port.isdigit()
     name = normalize_host(bare if with_port else host)
@@ -338,7 +338,7 @@ def _evaluate_requirements(policy: Policy, plan: Mapping[str, Any]) -> Iterator[
 
 
 def apply_waivers(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
-    """A finding with its waiver or expired waiver. ``name`` is the name of a server or the path of a settings file."""
+    """Return a finding with its waiver, if any. ``name`` is the name of a server or the path of a settings file."""
     matching = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
     in_force = next((waiver for waiver in matching if today <= waiver.expires), None)
     expired = next((waiver for waiver in matching if waiver.expires < today), None) if in_force is None else None

@@ -48,7 +48,7 @@ class PolicyTable(JsonObject):
                 self.fail(key, f"is not a known key; known: {', '.join(known)}")
 
     def table(self, key: str, known: tuple[str, ...]) -> Self | None:
-        """A nested table; None if absent. It must not be empty."""
+        """Return a nested table; None if absent. It must not be empty."""
         if key not in self:
             return None
         inner = self.object(key)
@@ -58,7 +58,7 @@ class PolicyTable(JsonObject):
         return inner
 
     def nonempty_strings(self, key: str) -> tuple[str, ...] | None:
-        """A list of strings that is not empty; None if absent."""
+        """Return a list of strings that is not empty; None if absent."""
         if key not in self:
             return None
         texts = self.strings(key)
@@ -69,33 +69,33 @@ class PolicyTable(JsonObject):
         return texts
 
     def patterns(self, key: str) -> tuple[GlobPattern, ...] | None:
-        """A list of globs; None if absent."""
+        """Return a list of globs; None if absent."""
         listed = self.nonempty_strings(key)
         return None if listed is None else tuple(self.pattern(text) for text in listed)
 
     def pattern(self, text: str) -> GlobPattern:
-        """A glob of limited length."""
+        """Return a glob of limited length."""
         if text.count("*") > 8 or len(text) > 300:
             raise policy_error(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
         return GlobPattern(text=text)
 
     def required_text(self, key: str) -> str:
-        """A required string."""
+        """Return a required string."""
         text = self.string(key, default="")
         if not text.strip():
             self.fail(key, "is missing or empty")
         return text
 
     def flag(self, key: str) -> bool:
-        """A boolean; False if absent."""
+        """Return a boolean; False if absent."""
         return self.boolean(key, default=False)
 
     def optional_integer(self, key: str, largest: int) -> int | None:
-        """An integer from 0 to ``largest``; None if absent."""
+        """Return an integer from 0 to ``largest``; None if absent."""
         return None if self.value.get(key) is None else self.integer(key, maximum=largest)
 
     def date(self, key: str) -> date:
-        """A required date."""
+        """Return a required date."""
         value = self.value.get(key)
         if isinstance(value, str):
             try:
@@ -111,7 +111,7 @@ class PolicyTable(JsonObject):
 
 
 def normalize_host(host: str) -> str:
-    """A host or host pattern in IDNA form and lower case, without a trailing dot, for comparisons."""
+    """Return a host or host pattern in IDNA form and lower case, without a trailing dot, for comparisons."""
     name = host.removesuffix(".")
     if not name.isascii():
         with suppress(UnicodeError):
@@ -120,7 +120,7 @@ def normalize_host(host: str) -> str:
 
 
 def policy_error(path: str, problem: str) -> PinwardenError:
-    """The error POLICY_INVALID for the key at a path."""
+    """Return the error POLICY_INVALID for the key at a path."""
     return PinwardenError("POLICY_INVALID", f"{path[:200]} {problem}", data={"key": path})
 
 

@@ -148,13 +148,13 @@ class ServerEntry(Record):
         return any(variable.is_secret for variable in (*self._variables(), *self._headers()))
 
     def find_meta(self, name: str) -> Any:
-        """A ``_meta`` member of the ``server.json``, or else of the registry's metadata. None if absent."""
+        """Return a ``_meta`` member of the ``server.json``, or else of the registry's metadata. None if absent."""
         own = self.server.get("_meta")
         member = own.get(name) if isinstance(own, dict) else None
         return self.meta.get(name) if member is None else member
 
     def list_secrets(self) -> tuple[list[dict[str, Any]], bool]:
-        """The inputs that the user must supply, as in ToolPin's capability manifest; and whether their order is exact.
+        """Return the inputs that the user must supply, as in ToolPin's manifest, and whether their order is exact.
 
         The order is that of JavaScript's ``localeCompare`` (`sort_by_locale`). Duplicate names are kept.
         """
@@ -180,18 +180,18 @@ def parse_server_entry(value: Any, *, source: str | None = None) -> ServerEntry:
     entry = _EntryObject(value, "entry")
     server = entry.optional_object("server")
     if server is None:
-        raise _error("entry.server", "is missing")
+        raise _entry_error("entry.server", "is missing")
     meta = entry.optional_object("_meta")
     stated_source = entry.optional_string("source")
     source_id = source if source is not None else stated_source
     if not source_id:
         # ToolPin would treat such an entry as one of the official registry.
-        raise _error("entry.source", "is missing")
+        raise _entry_error("entry.source", "is missing")
     return _parse_server(server, _EntryObject({}, "entry._meta") if meta is None else meta, source_id)
 
 
 def find_install_problem(entry: ServerEntry) -> str | None:
-    """Why this entry cannot be installed, in ToolPin's words; None if it can."""
+    """Return why this entry cannot be installed, in ToolPin's words; None if it can."""
     if entry.is_discovery_only and entry.source == "glama":
         return "Glama entries require official registry re-resolution before install"
     if not entry.packages and not entry.remotes:
@@ -200,7 +200,7 @@ def find_install_problem(entry: ServerEntry) -> str | None:
 
 
 def build_capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
-    """The capability manifest from metadata: package types, transports, hosts and secrets."""
+    """Return the capability manifest from metadata: package types, transports, hosts and secrets."""
     addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
     secrets, _ = entry.list_secrets()
     manifest: dict[str, Any] = {
@@ -349,7 +349,7 @@ class _EntryObject(JsonObject):
     __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
-        super().__init__(value, path, _error, separator=".")
+        super().__init__(value, path, _entry_error, separator=".")
 
     def required_text(self, name: str) -> str:
         text = self.optional_string(name)
@@ -378,5 +378,5 @@ class _EntryObject(JsonObject):
         return type(self)(value, path)
 
 
-def _error(path: str, problem: str) -> PinwardenError:
+def _entry_error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("SERVER_ENTRY_INVALID", f"{path[:200]} {problem}", data={"member": path})

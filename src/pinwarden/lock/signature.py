@@ -82,7 +82,7 @@ def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: st
 def verify(
     envelope: ToolPinEnvelope, lock_digest: str, key: PublicKey, *, policy_digest: str | None = None
 ) -> str | None:
-    """Why the envelope does not cover this lock under this policy; None if it does."""
+    """Return why the envelope does not cover this lock under this policy; None if it does."""
     if envelope.lock_digest != lock_digest:
         return f"the signature is for the lock {envelope.lock_digest}, but this lock is {lock_digest}"
     if envelope.policy_digest != policy_digest:
@@ -96,7 +96,7 @@ def verify(
 
 
 def to_bytes(envelope: ToolPinEnvelope) -> bytes:
-    """The envelope as a file."""
+    """Return the envelope as a file."""
     return encode_javascript_json({**_build_payload(envelope), "signature": b64encode(envelope.signature).decode()})
 
 
@@ -146,7 +146,7 @@ def parse(data: bytes) -> ToolPinEnvelope | dict[str, Any]:
 def sign_file(
     lock_bytes: bytes, keys: Iterable[PrivateKey], signed_at: str, *, policy_digest: str | None = None
 ) -> dict[str, Any]:
-    """A DSSE envelope over the whole file, signed with each key."""
+    """Return a DSSE envelope over the whole file, signed with each key."""
     statement = {
         "_type": _IN_TOTO,
         "subject": [{"name": lockfile.FILE_NAME, "digest": {"sha256": Digest.of_bytes(lock_bytes).hex}}],
@@ -159,7 +159,7 @@ def sign_file(
 def countersign(
     envelope: Mapping[str, Any], lock_bytes: bytes, key: PrivateKey, *, policy_digest: str | None = None
 ) -> dict[str, Any]:
-    """The envelope with one more signature, added only after its statement was checked against the lock."""
+    """Return the envelope with one more signature, added only after its statement was checked against the lock."""
     payload = _decode_base64(envelope.get("payload"), size=None)
     signatures = envelope.get("signatures")
     if envelope.get("payloadType") != STATEMENT_TYPE or not isinstance(signatures, list):
@@ -171,7 +171,7 @@ def countersign(
 
 
 def encode_dsse(envelope: Mapping[str, Any]) -> bytes:
-    """A DSSE envelope as a file."""
+    """Return a DSSE envelope as a file."""
     return encode_javascript_json(envelope)
 
 
@@ -286,7 +286,7 @@ def _check_signing_time(signed_at: Any, required: RequiredSigners) -> None:
 
 
 def find_newest_signing_time(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
-    """The newest time at which a known key signed any of these envelopes, over any lock; None if none did."""
+    """Return the newest time at which a known key signed any of these envelopes, over any lock; None if none did."""
     moments: list[datetime] = []
     for data in envelopes:
         try:

@@ -107,7 +107,7 @@ class VerificationReport(Record):
         return not any(issue.severity == "critical" for issue in self.result.issues)
 
     def to_json(self) -> dict[str, Any]:
-        """The report in ToolPin's shape."""
+        """Return the report in ToolPin's shape."""
         rows = self.entry.find_meta(ATTESTATIONS_META)
         declared = [row for row in rows if isinstance(row, dict) and isinstance(row.get("type"), str)] if rows else []
         shape = {
@@ -159,7 +159,7 @@ def verify_target(
 
 
 def scan_tools(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
-    """ToolPin's scan of the names and descriptions of tools."""
+    """Scan the names and descriptions of tools like ToolPin."""
     names = [str(tool.get("name", "")) for tool in tools]
     siblings = ToolNameFinder(names)
     advisories: list[tuple[str, Advisory]] = []
@@ -299,7 +299,7 @@ _ARTIFACT_EVIDENCE = {
 
 
 def _build_unchecked_evidence(package: DeclaredPackage) -> list[Evidence]:
-    """Evidence that the artifact was not downloaded, with ToolPin's reason if ToolPin would not download it either."""
+    """Return evidence that the artifact was not downloaded, with ToolPin's reason if ToolPin cannot download it."""
     identifier = package.identifier
     match package.registry_type:
         case "npm":
@@ -345,14 +345,14 @@ def _build_unavailable_evidence(
 
 
 def find_bundle_anchor(identifier: str) -> str | None:
-    """The host of a bundle's URL if ToolPin trusts it, on any port; else None."""
+    """Return the host of a bundle's URL if ToolPin trusts it, on any port; else None."""
     address = parse_whatwg_host(identifier)
     host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
     return host if host in TRUSTED_BUNDLE_HOSTS else None
 
 
 def parse_image_reference(identifier: str) -> tuple[str, str] | None:
-    """Host and digest of an image named by digest; None if it also has a tag, as in ToolPin."""
+    """Return host and digest of an image named by digest; None if it also has a tag, as in ToolPin."""
     name, mark, digest = identifier.rpartition("@")
     if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None
@@ -365,7 +365,7 @@ def parse_image_reference(identifier: str) -> tuple[str, str] | None:
 
 
 def parse_image_host(name: str) -> str:
-    """The registry host of an image name, which may have a tag."""
+    """Return the registry host of an image name, which may have a tag."""
     first, _, path = name.lstrip("/").partition("/")
     host = first.lower() if path and _is_host(first) else "docker.io"
     return "docker.io" if host == _DOCKER_HUB else host

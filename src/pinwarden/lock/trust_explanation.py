@@ -160,7 +160,7 @@ class VerdictInputs(Record):
 
 
 def compute_verdict(report: TrustReport, *, now: str) -> TrustVerdict:
-    """The verdict on a trust report."""
+    """Return the verdict on a trust report."""
     grounds = VerdictInputs(
         tier=report.tier,
         verified_provenance=report.verified_provenance,
@@ -172,7 +172,7 @@ def compute_verdict(report: TrustReport, *, now: str) -> TrustVerdict:
 
 
 def compute_verdict_from(grounds: VerdictInputs, *, now: str) -> TrustVerdict:
-    """ToolPin's verdict, with the first reason that applies."""
+    """Return ToolPin's verdict, with the first reason that applies."""
     tier = grounds.tier
     if tier == "blocked" or not grounds.ok:
         return TrustVerdict(verdict="blocked", reason=_explain_blocked(grounds), tier=tier)
@@ -214,7 +214,7 @@ def _explain_review(grounds: VerdictInputs, now: str) -> str:
 
 
 def check_metadata(entry: ServerEntry) -> tuple[TrustIssue, ...]:
-    """Pinwarden's findings about an entry's metadata. They do not change the trust report."""
+    """Return Pinwarden's findings about an entry's metadata. They do not change the trust report."""
     return tuple(_check_metadata(entry))
 
 

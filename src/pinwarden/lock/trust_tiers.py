@@ -109,7 +109,7 @@ class TrustReport(Record):
     issues: tuple[TrustIssue, ...]
 
     def to_json(self, *, reread: bool = False) -> dict[str, Any]:
-        """The report in ToolPin's member order for a new report, or for one that it has read (``reread``)."""
+        """Return the report in ToolPin's member order for a new report, or for one that it has read (``reread``)."""
         members = {
             "score": self.score,
             "overallScore": self.overall_score,
@@ -130,7 +130,7 @@ class TrustReport(Record):
 
 
 def compute_trust_report(entry: ServerEntry, *, now: str) -> TrustReport:
-    """The trust report of an entry from its metadata alone.
+    """Return the trust report of an entry from its metadata alone.
 
     1. Collect points, issues, badges and evidence, member by member.
     2. Compute the pillars.
@@ -165,7 +165,7 @@ class VerificationResult(Record):
 
 
 def with_verification(report: TrustReport, result: VerificationResult, *, now: str) -> TrustReport:
-    """The report with the rows of a verification added, without duplicates. The pillars do not change."""
+    """Return the report with the rows of a verification added, without duplicates. The pillars do not change."""
     merged = replace(
         report,
         evidence=deduplicate_evidence([*report.evidence, *result.evidence]),
@@ -177,12 +177,12 @@ def with_verification(report: TrustReport, result: VerificationResult, *, now: s
 
 
 def with_evidence(report: TrustReport, row: Evidence, *, now: str) -> TrustReport:
-    """The report with one more row of evidence."""
+    """Return the report with one more row of evidence."""
     return apply_gates(replace(report, evidence=deduplicate_evidence([*report.evidence, row])), now=now)
 
 
 def deduplicate_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Rows without duplicates, compared by code, status, message and claim."""
+    """Return the rows without duplicates. Rows with equal code, status, message and claim are duplicates."""
     unique: dict[tuple[Any, ...], Evidence] = {}
     for row in rows:
         unique.setdefault((row["code"], row["status"], row["message"], row.get("claim", "")), row)
@@ -193,7 +193,7 @@ def deduplicate_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def apply_gates(report: TrustReport, *, now: str) -> TrustReport:
-    """The report with its gates, tier and overall score computed from issues and evidence."""
+    """Return the report with its gates, tier and overall score computed from issues and evidence."""
     gates = _list_gates(report)
     vetoes = tuple(gate for gate in gates if gate.tier == "blocked")
     failed = tuple(row["code"] for row in report.evidence if row["status"] == "failed")
@@ -260,7 +260,7 @@ def _cap_score(
 
 
 def find_artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
-    """Why the evidence does not show a recent verification of the artifact's bytes; None if it does."""
+    """Return why the evidence does not show a recent verification of the artifact's bytes; None if it does."""
     checked = [
         row
         for row in evidence
@@ -291,7 +291,7 @@ _KNOWN_SOURCES = {"official": (85, 80), "toolpin": (82, 78), "docker": (80, 75)}
 
 
 def compute_pillars(entry: ServerEntry, tally: Tally) -> Pillars:
-    """The four parts of the overall score."""
+    """Return the four parts of the overall score."""
     return Pillars(
         provenance=_score_provenance(entry),
         integrity=_score_integrity(tally),
@@ -301,7 +301,7 @@ def compute_pillars(entry: ServerEntry, tally: Tally) -> Pillars:
 
 
 def has_provenance(entry: ServerEntry) -> bool:
-    """ToolPin's term for an entry with a repository URL from a known registry. No provenance was verified."""
+    """Whether an entry has a repository URL and comes from a known registry. ToolPin calls this provenance."""
     return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
 
 
@@ -312,7 +312,7 @@ def _score_provenance(entry: ServerEntry) -> int:
 
 
 def _score_integrity(tally: Tally) -> int:
-    """15 points for each badge of a package or remote, minus a penalty for critical issues."""
+    """Give 15 points for each badge of a package or remote, minus a penalty for critical issues."""
     criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
     penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
     count = sum(badge in _INTEGRITY_BADGES for badge in tally.badges)
@@ -430,7 +430,7 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
 
 
 def scan_metadata(entry: ServerEntry) -> list[TrustIssue]:
-    """ToolPin's scan of the entry's name and description. Its findings are advisory."""
+    """Scan the entry's name and description like ToolPin. The findings are advisory."""
     advisories = {advisory.code: advisory for advisory, _, _ in find_advisories(f"{entry.name}\n{entry.description}")}
     return [
         TrustIssue(
@@ -450,7 +450,7 @@ _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 
 def build_package_evidence(package: DeclaredPackage) -> list[Evidence]:
-    """Evidence of how the registry metadata pins a package. The artifact is not verified."""
+    """Return evidence of how the registry metadata pins a package. The artifact is not verified."""
     identifier, version = package.identifier, package.version
     rows: list[Evidence] = []
     if has_pinned_version(package):
@@ -505,7 +505,7 @@ def has_pinned_version(package: DeclaredPackage) -> bool:
 
 
 def find_oci_pin_problem(identifier: str) -> str | None:
-    """The problem of an image's digest pin; None if it has a valid one."""
+    """Return the problem of an image's digest pin; None if it has a valid one."""
     if _OCI_DIGEST.search(identifier):
         return None
     return "does not contain a valid sha256 digest pin" if "@sha256:" in identifier else "is not pinned by digest"
@@ -517,12 +517,12 @@ def has_file_hash(package: DeclaredPackage) -> bool:
 
 
 def format_unpinned_message(identifier: str) -> str:
-    """The message for a package without an exact version."""
+    """Return the message for a package without an exact version."""
     return f"Package {identifier} does not declare an exact package version."
 
 
 def list_attestation_types(entry: ServerEntry) -> list[str]:
-    """The kinds of attestations that the entry declares. None of them is verified here."""
+    """Return the kinds of attestations that the entry declares. None of them is verified here."""
     rows = entry.find_meta(ATTESTATIONS_META)
     if not isinstance(rows, list):
         return []
@@ -530,12 +530,12 @@ def list_attestation_types(entry: ServerEntry) -> list[str]:
 
 
 def format_attestation_badge(kind: str) -> str:
-    """The badge of a declared attestation."""
+    """Return the badge of a declared attestation."""
     return f"{kind}-declared"
 
 
 def build_attestation_evidence(kind: str) -> Evidence:
-    """The evidence of a declared attestation."""
+    """Return the evidence of a declared attestation."""
     message = f"{kind} attestation metadata is declared but not cryptographically verified."
     return _build_metadata_evidence("attestation_declared", "declared", message, kind)
 
@@ -545,7 +545,7 @@ _CARRIED = ("source", "claim", "verificationMethod", "trustedAnchor", "trustAnch
 
 
 def build_registry_evidence(entry: ServerEntry) -> list[Evidence]:
-    """Evidence that ToolPin's registry states. ``passed`` becomes ``declared``, because Pinwarden did not verify it."""
+    """Return the evidence in ToolPin's registry. ``passed`` becomes ``declared``: Pinwarden did not verify it."""
     rows = entry.find_meta(EVIDENCE_META)
     if entry.source != "toolpin" or not isinstance(rows, list):
         return []

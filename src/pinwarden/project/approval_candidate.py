@@ -56,7 +56,7 @@ class ApprovalCandidate(Record):
         return bool(self.warnings) and not self.warnings_approved
 
     def to_bytes(self) -> bytes:
-        """The surface document as stored next to the lock. Raises ``WARNINGS_NOT_APPROVED``."""
+        """Return the surface document as stored next to the lock. Raises ``WARNINGS_NOT_APPROVED``."""
         self.refuse_if_blocked()
         return surface_document.encode_surface(self.surface)
 
@@ -88,7 +88,7 @@ def read_approved_surfaces(project: Project, server: str) -> list[Surface]:
 
 
 def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
-    """The error for a surface with scan warnings that are not approved."""
+    """Return the error for a surface with scan warnings that are not approved."""
     return PinwardenError(
         "WARNINGS_NOT_APPROVED",
         f"{candidate.server[:120]}: {plural(len(candidate.warnings), 'scan warning')} in a surface not approved yet",
@@ -103,7 +103,7 @@ def warnings_to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def describe_command_approval(command: str) -> str:
-    """The reason to record for a server that the user named in a command that does not show its surface."""
+    """Return the reason to record for a server that the user named in a command that does not show its surface."""
     return f"named with pinwarden {command}; its text was not shown"
 
 

@@ -108,7 +108,7 @@ def prepare_server(server: ServerToApprove, options: ProbeOptions) -> PreparedSe
 
 
 def describe_target(target: Target, *, verified: bool = False) -> str:
-    """What a target starts or contacts, with secrets masked."""
+    """Describe the command or address of a target, with secrets masked."""
     if not isinstance(target, StdioTarget):
         return mask_url(target.url)
     command = " ".join(mask_words(list(target.command)))
@@ -131,7 +131,7 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
 
 
 def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
-    """The changes of the configuration, without those that only say that the server is not locked yet."""
+    """Return the changes of the configuration, without those that only say that the server is not locked yet."""
     return tuple(change for change in server.config_changes if change.kind not in _EXPECTED_KINDS)
 
 
@@ -197,7 +197,7 @@ class ItemChange(Record):
 
 
 def split_changes(approved: Surface, served: Surface) -> Iterator[tuple[str, str]]:
-    """The items that differ, each as its list (or ``server``) and its key, in the order of the surface."""
+    """Yield the items that differ, each as its list (or ``server``) and its key, in the order of the surface."""
     for member in SERVER_MEMBERS:
         if (approved.server or {}).get(member) != (served.server or {}).get(member):
             yield "server", member
@@ -227,7 +227,7 @@ def build_item_change(approved: Surface, served: Surface, member: str, key: str)
 
 
 def build_approval_report(approval: Approval, hint: str = "") -> Report:
-    """The report of what would be approved. ``hint`` is the command that approves it."""
+    """Return the report of what would be approved. ``hint`` is the command that approves it."""
     server, surface = approval.server, approval.surface
     recorded = server.reviewed_surfaces() or server.recorded_surfaces()
     before = recorded[0] if recorded else Surface(server=None, items={}, observed={})
@@ -289,7 +289,7 @@ def approve(approval: Approval, approver: Approver, now: str) -> Report:
 
 
 def summarize_approved(approval: Approval, approver: Approver) -> str:
-    """The sentence after an approval."""
+    """Return the sentence after an approval."""
     clients = approval.server.clients
     covered = f" for {', '.join(clients)}" if len(clients) > 1 else ""
     changes = f"{plural(len(approval.changes), 'change')} " if approval.changes else ""
@@ -297,7 +297,7 @@ def summarize_approved(approval: Approval, approver: Approver) -> str:
 
 
 def describe_unchanged(approval: Approval) -> str:
-    """What is left to approve if the surface did not change: another release, or other clients."""
+    """Describe what is left to approve if the surface did not change: another release, or other clients."""
     release = find_earlier_release(approval.server)
     if release is not None:
         return f"its surface is as approved for {release}; approve it for this release too"
@@ -305,7 +305,7 @@ def describe_unchanged(approval: Approval) -> str:
 
 
 def build_failure_report(server: str, err: PinwardenError) -> Report:
-    """The report of a server that could not be read or approved, next to others that could."""
+    """Return the report of a server that could not be read or approved, next to others that could."""
     row = Row(
         code=COULD_NOT_CHECK,
         severity="review",
@@ -326,7 +326,7 @@ def build_failure_report(server: str, err: PinwardenError) -> Report:
 
 
 def combine_approval_reports(reports: Sequence[Report]) -> Report:
-    """One report about several servers; the report itself if there is only one."""
+    """Combine the reports about several servers. A single report is returned as it is."""
     if len(reports) == 1:
         return reports[0]
     approved = sum(bool(report.facts.get("approved")) for report in reports)
@@ -347,7 +347,7 @@ def combine_approval_reports(reports: Sequence[Report]) -> Report:
 
 
 def format_approve_command(names: Sequence[str], *options: str) -> str:
-    """The command that approves these servers, to paste."""
+    """Return the command that approves these servers, to paste."""
     return " ".join(["pinwarden approve", *(shlex.quote(name[:120]) for name in names), *filter(None, options)])
 
 

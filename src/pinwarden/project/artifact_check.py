@@ -80,7 +80,7 @@ def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactChe
 
 
 def find_first_refusal(check: ArtifactCheck) -> PinwardenError | None:
-    """The error for the most severe failing row; None if no row fails."""
+    """Return the error for the most severe failing row; None if no row fails."""
     for level in FAILING_SEVERITIES:
         for row in check.rows:
             if row.severity == level:
@@ -174,7 +174,7 @@ def resolve_floating_release(
 
 
 def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
-    """The URL of the registry that is configured for a package; None for MCPB bundles, which have their own URL."""
+    """Return the registry that is configured for a package; None for MCPB bundles, which have their own URL."""
     sources = context.sources
     match package.ecosystem:
         case "npm":
@@ -192,7 +192,7 @@ def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
 
 
 def parse_package_of_launch(runs: Launch) -> PackageRef:
-    """The package that a command starts. Raises if it starts no package, or if the version is not exact."""
+    """Return the package that a command starts. Raises if it starts no package, or if the version is not exact."""
     package = runs.via or runs
     if package.kind == "oci":
         tag = f":{package.version}" if package.version else ""
@@ -208,7 +208,7 @@ def parse_package_of_launch(runs: Launch) -> PackageRef:
 
 
 def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
-    """The package of an entry, and the digest that the server's metadata declares for it, if any.
+    """Return the package of an entry, and the digest that the server's metadata declares for it, if any.
 
     The command of a bundle or crate does not name it, so these are read from the locked target.
     """
@@ -233,7 +233,7 @@ def refuse_other_index(launch: LockedLaunch) -> None:
 
 
 def parse_declared_package(package: DeclaredPackage) -> PackageRef | None:
-    """The package that a server's metadata names; None for kinds that have no registry."""
+    """Return the package that a server's metadata names; None for kinds that have no registry."""
     ecosystem: Any = package.registry_type
     if ecosystem in ("npm", "pypi", "nuget", "cargo"):
         return PackageRef(ecosystem=ecosystem, name=package.identifier, version=package.version or "")
@@ -243,7 +243,7 @@ def parse_declared_package(package: DeclaredPackage) -> PackageRef | None:
 
 
 def parse_declared_digest(package: DeclaredPackage) -> Digest | None:
-    """The digest that a server's metadata declares for its artifact."""
+    """Return the digest that a server's metadata declares for its artifact."""
     if package.registry_type == "mcpb" and package.file_sha256:
         return Digest.parse(f"sha256:{package.file_sha256.lower()}")
     if package.registry_type == "oci" and "@" in package.identifier:
@@ -308,7 +308,7 @@ def verify_declared_artifact(
 
 
 def _build_registry_changed(server: str, locked: str, package: PackageRef, configured: str, now: str) -> ArtifactCheck:
-    """The result when today's settings name another registry than the locked one; nothing was contacted."""
+    """Return the result when today's settings name another registry than the locked one; nothing was contacted."""
     change = build_registry_change(server, locked, configured)
     return ArtifactCheck(
         package=package,

@@ -114,7 +114,7 @@ def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
 
 
 def _find_scope(here: Project, server: ConfiguredServer) -> str:
-    """The owner of an entry. An entry in the user's file that applies only to this project belongs to the project."""
+    """Return the owner of an entry: the project also if the user's file has the entry only for this project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
         return "project" if same else "another project"

@@ -87,7 +87,7 @@ class ClientEntries:
             raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
 
     def build_updated_server(self, key: str) -> ConfiguredServer | None:
-        """The server as its client's file must have it now; None if it is locked but not configured there."""
+        """Return the server as its client's file must have it now; None if it is locked but not configured there."""
         entry, server = self._earlier[key]
         if server is None:
             return None
@@ -118,7 +118,7 @@ def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bo
 
 
 def read_locked_entry(project: Project, key: str) -> Entry:
-    """An entry as the lock has it now."""
+    """Return an entry as the lock has it now."""
     lock = lock_store.read(project.lock)
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
     if entry is None:

@@ -30,7 +30,7 @@ class FileEdit(Record):
 
 
 def diff_config(name: str, before: bytes, after: bytes) -> str:
-    """The unified diff of a file called ``name``. Values that may be secrets are masked on all lines."""
+    """Return the unified diff of a file called ``name``. Values that may be secrets are masked on all lines."""
     secrets = sorted({*_find_secrets(before, name), *_find_secrets(after, name)}, key=len, reverse=True)
     old, new = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
     shown = show_invisible(name)
@@ -54,7 +54,7 @@ def _mask_line(line: str, secrets: list[str]) -> str:
 
 
 def _find_secrets(data: bytes, name: str) -> Iterator[str]:
-    """The possible secrets in a file, as the file writes them."""
+    """Yield the possible secrets in a file, as the file writes them."""
     try:
         document = read_document(data, name)
     except PinwardenError:
@@ -67,7 +67,7 @@ def _find_secrets(data: bytes, name: str) -> Iterator[str]:
 
 
 def _iter_secrets(name: str, value: Any, *, named: bool) -> Iterator[str]:
-    """``named`` is for variables and headers, any of which may be a secret."""
+    """Yield possible secrets. ``named`` is for variables and headers, any of which may be a secret."""
     if type(value) is dict:
         for key, part in value.items():
             yield from _iter_secrets(key, part, named=key in _NAMED_VALUES)

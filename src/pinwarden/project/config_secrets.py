@@ -50,7 +50,7 @@ class SecretFinding(Record):
     secret_source: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The finding with the members and the order that ToolPin prints."""
+        """Return the finding with the members and the order that ToolPin prints."""
         shown: dict[str, Any] = {
             "kind": self.kind,
             "key": self.key,
@@ -91,14 +91,14 @@ def audit_locked(
     *,
     scope: str = "all",
 ) -> SecretsReport:
-    """ToolPin's audit: the secrets that a lock declares, in the files of its clients."""
+    """Audit the clients' files for the secrets that a lock declares, as ToolPin does."""
     entries = tuple(locked)
     findings = [finding for entry in entries for finding in _audit_entry(entry, files, paths, scope)]
     return SecretsReport(checked=len(entries), findings=tuple(findings))
 
 
 def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
-    """Pinwarden's audit: every plaintext secret of a configured server, locked or not."""
+    """Audit every configured server, locked or not, for plaintext secrets."""
     audited = tuple(servers)
     return SecretsReport(
         checked=len(audited), findings=tuple(finding for server in audited for finding in _audit_server(server))
@@ -106,7 +106,7 @@ def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
 
 
 def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
-    """Every declared input whose default is a secret. Any default of a password input counts as one."""
+    """Return every declared input whose default is a secret. Any default of a password input counts as one."""
     return tuple(
         SecretFinding(
             kind="plaintext_secret",

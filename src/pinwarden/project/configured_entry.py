@@ -47,7 +47,7 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
 def client_name_in_lock(client: str) -> str:
-    """The client's name in lockfileVersion 2. Clients that this format does not know are ``generic``."""
+    """Return the client's name in lockfileVersion 2. Clients that this format does not know are ``generic``."""
     return client if client in LOCK_CLIENTS else "generic"
 
 

@@ -71,7 +71,7 @@ class ConfigIssue(Record):
     """The differences, if the kind is ``drift``."""
 
     def to_json(self) -> dict[str, Any]:
-        """The issue as JSON, with the members and the order of ToolPin's ``doctor``."""
+        """Return the issue as JSON, with the members and the order of ToolPin's ``doctor``."""
         shown: dict[str, Any] = {
             "key": self.key,
             "kind": self.kind,
@@ -96,7 +96,7 @@ class DoctorReport(Record):
         return not self.issues
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON, as ToolPin's ``doctor`` prints it."""
+        """Return the report as JSON, as ToolPin's ``doctor`` prints it."""
         return {"ok": self.ok, "checked": self.checked, "issues": [issue.to_json() for issue in self.issues]}
 
 
@@ -315,7 +315,7 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
 
 
 def _redact_headers(target: Target) -> Target:
-    """Headers as the lock stores them. The lock may store more of a variable than of a header."""
+    """Return headers as the lock stores them. The lock may store more of a variable than of a header."""
     if not isinstance(target, HttpTarget):
         return target
     return replace(target, headers=redact_entry({"headers": dict(target.headers)})["headers"])
@@ -364,7 +364,7 @@ def _normalize_package(package: Launch) -> str:
 
 
 def _normalize_release(package: Launch) -> str:
-    """The digest or version of a package; ``latest`` if the command names neither."""
+    """Return the digest or version of a package; ``latest`` if the command names neither."""
     if package.digest:
         return package.digest
     version = package.version or "latest"
@@ -382,12 +382,12 @@ def _normalize_release(package: Launch) -> str:
 
 
 def _normalize_program(package: Launch) -> str:
-    """The program to start. For a Python package without one, this is the name of the package."""
+    """Return the program to start. For a Python package without one, this is the name of the package."""
     return package.program or (_normalize_package(package) if package.kind == "pypi" else "")
 
 
 def _list_launcher_settings(runs: Launch, package: Launch) -> tuple[str, ...]:
-    """The settings of the launcher and the dangers of the command, because both change which code is started."""
+    """Return the settings of the launcher and the dangers of the command, because both change which code is started."""
     return (*(_normalize_word(setting) for setting in package.settings or ()), *runs.dangers)
 
 

@@ -40,7 +40,7 @@ _MAX_TOOLS = 200  # more than any known server has; the rest is counted
 
 
 def explain_locked(project: Project, server: str, *, now: str) -> Report:
-    """The report of ``pinwarden explain``: every entry of the server, or the one for the client that was named."""
+    """Explain every entry of a server, or the one for the named client: the report of ``pinwarden explain``."""
     document = read_lock(project.lock)
     lock = document.lock
     entries = find_entries(lock, server)
@@ -64,7 +64,7 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
 
 
 def explain_registry_entry(project: Project, server: str, *, now: str) -> Report:
-    """The report of ``pinwarden explain --registry``: the entry in the project's caches and files."""
+    """Return the report of ``pinwarden explain --registry``: the entry in the project's caches and files."""
     document = project.load_registries(offline=True).find(server)
     entry = server_entry.parse_server_entry(document)
     trust = compute_trust_report(entry, now=now)
@@ -118,7 +118,7 @@ class Section(Record):
     lines: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The section as JSON."""
+        """Return the section as JSON."""
         return {"heading": self.heading, "lines": list(self.lines)}
 
 
@@ -162,7 +162,7 @@ def describe_target(target: Mapping[str, Any]) -> str:
 
 
 def describe_config(entry: Entry) -> dict[str, Any] | None:
-    """The approved configuration: command or address, and the names of variables and headers."""
+    """Return the approved configuration: command or address, and the names of variables and headers."""
     locked = read_locked_config(entry.key, entry.document)
     if locked.entry is None:
         return None
@@ -171,12 +171,12 @@ def describe_config(entry: Entry) -> dict[str, Any] | None:
 
 
 def find_release(entry: Entry) -> str | None:
-    """The locked release; None if the configuration names none."""
+    """Return the locked release; None if the configuration names none."""
     return None if entry.source == CONFIG_SOURCE and entry.version == NO_VERSION else entry.version
 
 
 def approved_by(entry: Entry) -> str | None:
-    """Who approved the entry; None if the lock does not say."""
+    """Return who approved the entry; None if the lock does not say."""
     extension = read_extension(entry)
     return extension.approval.by if extension and extension.approval else None
 
@@ -188,7 +188,7 @@ def has_pinned_surface(entry: Entry) -> bool:
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """An entry of the lock as ``pinwarden status`` prints it."""
+    """Return an entry of the lock as ``pinwarden status`` prints it."""
     return {
         "name": entry.name,
         "version": find_release(entry),
@@ -221,7 +221,7 @@ class _EntryExplanation:
             self.explanation = explain_configured_tier(self.explanation, entry.name, pinned=pinned)
 
     def facts(self) -> dict[str, Any]:
-        """The explanation as JSON. ``sections`` has the same information as text."""
+        """Return the explanation as JSON. ``sections`` has the same information as text."""
         extension = self.extension
         approval = extension.approval if extension else None
         sections = (
@@ -296,7 +296,7 @@ class _EntryExplanation:
 
 
 def _find_package_type(entry: Entry) -> str | None:
-    """The kind of package of a configured server; None for servers from a registry."""
+    """Return the kind of package of a configured server; None for servers from a registry."""
     if entry.source != CONFIG_SOURCE:
         return None
     target = entry.selected_target

@@ -44,7 +44,7 @@ class FetchContext(Record):
 
 
 def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closure:
-    """The closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
+    """Return the closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
     from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 
     endpoint = context.sources.npm(name)
@@ -85,7 +85,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
 
 
 def _build_resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
-    """The endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
+    """Return the endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
     return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
 
@@ -116,7 +116,7 @@ def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFi
 
 
 def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchContext) -> Closure:
-    """The closure of a Python package: uv resolves it for every platform; files for this one are downloaded and hashed.
+    """Resolve the closure of a Python package with uv for every platform; download and hash files for this one.
 
     For files of other platforms the index's digest is recorded, and checked before they are used.
     """
@@ -170,7 +170,7 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
 
 
 def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> Closure:
-    """The closure with the content digests of these files; they are downloaded if they are not in the store."""
+    """Return the closure with the content digests of these files; they are downloaded if they are not in the store."""
 
     def content(file: ClosureFile) -> ClosureFile:
         fetch_file(closure, file, context)
@@ -178,7 +178,7 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is gone from the store")
         tree = python.compute_wheel_digest(archive)
-        context.store.record_tree(file.digest, tree)
+        context.store.record_tree_digest(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
     known = {file.digest: file for file in _run_concurrently(content, files, context.on_progress)}
@@ -192,7 +192,7 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
 
 
 def context_of_one(context: FetchContext, servers: int) -> FetchContext:
-    """The context for one of several servers at once: their file counts would overwrite each other."""
+    """Return the context for one of several servers at once: their file counts would overwrite each other."""
     return context if servers == 1 else replace(context, on_progress=None)
 
 
@@ -218,7 +218,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
 
 
 def _find_endpoint(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
-    """The registry, with credentials, that today's settings name for the package that a file belongs to.
+    """Return the registry, with credentials, that today's settings name for the package that a file belongs to.
 
     Not that of the root package: a dependency of another scope may come from another registry.
     """
@@ -265,7 +265,7 @@ class PackageSources:
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
 
     def npm(self, name: str) -> ServiceEndpoint:
-        """Where npm would look for a package."""
+        """Return the registry where npm would look for a package."""
         from pinwarden.artifacts.endpoints.npm import find_registry
 
         scope = name.partition("/")[0] if name.startswith("@") else ""
@@ -274,13 +274,13 @@ class PackageSources:
         return self._npm[scope]
 
     def npm_scopes(self) -> tuple[str, ...]:
-        """The scopes for which the project names a registry."""
+        """Return the scopes for which the project names a registry."""
         from pinwarden.artifacts.endpoints.npm import list_project_scopes
 
         return list_project_scopes(self.settings)
 
     def pypi(self) -> ServiceEndpoint:
-        """The index for Python packages. Extra indexes are never used: they could serve any name."""
+        """Return the index for Python packages. Extra indexes are never used: they could serve any name."""
         from pinwarden.artifacts.endpoints.pypi import find_indexes
 
         if self._pypi is None:
@@ -288,13 +288,13 @@ class PackageSources:
         return self._pypi
 
     def pypi_files(self) -> ServiceEndpoint:
-        """The file server of the Python index. Package clients send the index's credential to it as well."""
+        """Return the file server of the Python index. Package clients send the index's credential to it as well."""
         from pinwarden.artifacts.endpoints.pypi import get_index_parent
 
         return get_index_parent(self.pypi())
 
     def image(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
-        """The registry of a container image; ``by_project`` says that a repository names the image."""
+        """Return the registry of a container image; ``by_project`` says that a repository names the image."""
         from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
 
@@ -302,13 +302,13 @@ class PackageSources:
         return find_registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
 
     def nuget(self) -> ServiceEndpoint:
-        """The NuGet source that packages come from."""
+        """Return the NuGet source that packages come from."""
         from pinwarden.artifacts.endpoints.nuget import find_sources
 
         return find_sources(self.settings).main
 
     def cargo(self) -> ServiceEndpoint:
-        """The index that crates come from."""
+        """Return the index that crates come from."""
         from pinwarden.artifacts.endpoints.cargo import find_registry
 
         return find_registry(self.settings)

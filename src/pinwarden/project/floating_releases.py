@@ -51,7 +51,7 @@ class ReleaseResolver:
         self._probed, self._named = (_group(known, was_probed=was_probed) for was_probed in (True, False))
 
     def resolve(self, server: ConfiguredServer, package: Launch) -> NewestRelease:
-        """The release to write for a server. Raises if there is none, or if it must not be looked up."""
+        """Return the release to write for a server. Raises if there is none, or if it must not be looked up."""
         target = server.target
         if package.kind not in _RESOLVED_KINDS or not isinstance(target, StdioTarget):
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.kind} packages cannot be looked up")

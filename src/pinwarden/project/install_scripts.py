@@ -43,7 +43,7 @@ class AllowedScripts(Record):
     by: str = ""
 
     def approvals(self, closure: Closure, now: str) -> tuple[ScriptApproval, ...]:
-        """The approvals for the bytes of a closure."""
+        """Return the approvals for the bytes of a closure."""
         return tuple(
             ScriptApproval(package=package_label(package), digest=package.files[0].digest, by=self.by, at=now)
             for package in list_packages_with_scripts(closure)
@@ -52,7 +52,7 @@ class AllowedScripts(Record):
 
 
 def package_label(package: ClosurePackage) -> str:
-    """The name of a package with its version, as npm writes it."""
+    """Return the name of a package with its version, as npm writes it."""
     return f"{package.name}@{package.version}"
 
 

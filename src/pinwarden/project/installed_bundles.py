@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]) -> Path:
-    """The folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
+    """Return the folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
     missing = bundle_environment.find_missing_files(pin, store)
     if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
@@ -53,7 +53,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
 def build_bundle_sandbox(
     project: Project, pin: BundlePin, folder: Path, rule: SandboxRule | None = None
 ) -> tuple[Sandbox, str]:
-    """The sandbox of a bundle, and its working directory.
+    """Return the sandbox of a bundle, and its working directory.
 
     The project's policy is part of a repository: it can restrict what was accepted, but not extend it.
     """
@@ -79,7 +79,7 @@ def build_bundle_sandbox(
 
 
 def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
-    """Why the locked version was yanked; None if the saved state of its registry's log does not say so."""
+    """Return why the locked version was yanked; None if the saved state of its registry's log does not say so."""
     for root in load_trust(trust).registries if pin.log_id is not None else ():
         if root.log.name != pin.log_id:
             continue
@@ -93,7 +93,7 @@ def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
 
 
 def check_yanked_bundles(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
-    """One row for each locked bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
+    """Return one row for each yanked bundle in the lock. Unreadable logs are skipped; ``update`` reports them."""
     trust = trust_path(project.home, project.variables)
     reported: set[str] = set()
     for entry in entries:
@@ -125,7 +125,7 @@ def _resolve_rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tup
 
 
 def _resolve_folder(project: Project, path: str) -> str:
-    """A folder of the rule. Raises POLICY_REFUSED if it is outside the project."""
+    """Return a folder of the rule. Raises POLICY_REFUSED if it is outside the project."""
     root = project.root.resolve()
     named = (root / path).resolve() if not path.startswith("~/") else (project.home / path[2:]).resolve()
     if not named.is_relative_to(root):

@@ -41,7 +41,7 @@ class LastChecked(Record):
     """Why the file could not be read; None if it could, or if there is none."""
 
     def find(self, lock: Path, entries: Iterable[Entry]) -> str | None:
-        """When one of these entries was last checked; None if that is not known."""
+        """Return when one of these entries was last checked; None if that is not known."""
         known = self.times.get(_key_of(lock), {})
         times = (known.get(key, "") for entry in entries for key in (entry.key, entry.name))
         return max(times, default="") or None
@@ -57,13 +57,13 @@ def read_last_checked(project: Project) -> LastChecked:
 
 
 def record_entries_checked(project: Project, entries: Iterable[Entry]) -> None:
-    """Remember that these entries of the project's lock were probed or verified now. Never raises."""
+    """Record that these entries of the project's lock were probed or verified now. Never raises."""
     folder = find_state_folder(project.variables, project.home)
     record_checked(folder, project.lock, tuple(entry.key for entry in entries))
 
 
 def record_checked(folder: Path, lock: Path, keys: Iterable[str]) -> None:
-    """Remember that servers of a lock were checked now, by name or by key of the lock entry. Never raises."""
+    """Record that servers of a lock were checked now, by name or by key of the lock entry. Never raises."""
     from pinwarden.system.clock import wall_clock
 
     place = _key_of(lock)

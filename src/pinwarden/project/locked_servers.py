@@ -47,7 +47,7 @@ class LockedServer(Record):
 
 
 def group_servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
-    """All servers, in the order of the lock. A name has several servers if clients use it for different ones."""
+    """Return all servers, in the order of the lock. A name has several servers if clients use it for different ones."""
     by_name: dict[str, list[LockedServer]] = {}
     for entry in entries:
         servers = by_name.setdefault(entry.name, [])
@@ -64,7 +64,7 @@ def group_servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[Locked
 
 
 def find_locked_server(entries: Iterable[Entry], name: str, client: str | None, command: str) -> LockedServer:
-    """The server of this name, for one client or for all.
+    """Return the server of this name, for one client or for all.
 
     ``command`` is the command to suggest with ``--client`` if clients have different servers of that name.
     """
@@ -83,7 +83,7 @@ def find_locked_server(entries: Iterable[Entry], name: str, client: str | None, 
 
 
 def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
-    """The entry that a ``pinwarden run`` command starts. Raises the error that ``pinwarden run`` would raise."""
+    """Return the entry that a ``pinwarden run`` command starts. Raises the error that ``pinwarden run`` would raise."""
     known = tuple(entries)
     server = find_locked_server(known, start.name, start.client, "run")
     entry = server.entry
@@ -105,7 +105,7 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
 
 
 def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
-    """The command that shows a server's surface and approves it. Names the client if the name alone is ambiguous."""
+    """Return the command that approves a server's surface. It names the client if the name alone is ambiguous."""
     servers = group_servers_by_name(other for other in entries if other.name == entry.name).get(entry.name, ())
     client = f" --client {entry.client}" if len(servers) > 1 else ""
     return f"pinwarden approve {shlex.quote(entry.name[:120])}{client} --allow-execute"
@@ -136,14 +136,14 @@ def describe_differences(servers: Iterable[LockedServer]) -> str:
 
 
 def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
-    """The error for a name without a lock entry."""
+    """Return the error for a name without a lock entry."""
     near = find_similar_name(name, (entry.name for entry in entries))
     meant = f", did you mean {near[:120]!a}?" if near else ""
     return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)
 
 
 def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
-    """The hint for a server that is locked, but not for the named client."""
+    """Return the hint for a server that is locked, but not for the named client."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
         return None
@@ -162,7 +162,7 @@ def _is_same_server(server: LockedServer, identity: ServerIdentity | None, pinne
 
 
 def _list_pinned_bytes(entry: Entry) -> _PinnedBytes | None:
-    """The bundle, the image, or the closure with the install scripts that may run."""
+    """Return the bundle, the image, or the closure with the install scripts that may run."""
     extension = read_extension(entry)
     if extension is None:
         return None

@@ -173,14 +173,14 @@ def _report_closure_changes(
 
 
 def _with_pinned_publisher(entry: Entry, artifact: FetchedArtifact) -> FetchedArtifact:
-    """The artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
+    """Return the artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
     extension = read_extension(entry)
     known = extension.publisher if extension is not None else None
     return replace(artifact, publisher=known) if known is not None else artifact
 
 
 def _describe_publication(ecosystem: str, change: ClosureChange, context: FetchContext, now: str) -> str:
-    """Who published a package and when, according to its registry."""
+    """Say who published a package and when, according to its registry."""
     if change.after is None:
         return ""
     uploaded = max((file.uploaded_at for file in change.after.files if file.uploaded_at), default=None)

@@ -191,7 +191,7 @@ class ReleaseLookup(Record):
         )
 
     def summary(self, outcome: str) -> str:
-        """How many entries were looked up, and the outcome."""
+        """Summarize how many entries were looked up, and the outcome."""
         floating = len(self.packages) + len(self.listed) - len(self.releases)
         comes = "comes" if 1 in (self.requested, len(self.releases)) else "come"
         known = f"{len(self.releases)} of {plural(self.requested, 'entry', 'entries')} {comes} from a registry"
@@ -226,7 +226,7 @@ def look_up_releases(project: Project, names: Sequence[str], context: FetchConte
 
 
 def build_release_row(release: Release) -> Row:
-    """A row for a newer release, or for a failed lookup."""
+    """Return a row for a newer release, or for a failed lookup."""
     if release.problem:
         code, level, message = COULD_NOT_CHECK, "review", release.problem
     else:
@@ -237,7 +237,7 @@ def build_release_row(release: Release) -> Row:
 
 
 def latest_version(release: Release) -> str:
-    """The version of the latest release."""
+    """Return the version of the latest release."""
     return (release.latest.version if release.latest else None) or "?"
 
 
@@ -250,7 +250,7 @@ class PackageUpdater:
         """Scan warnings because of which the surface of a new release was not approved."""
 
     def build_updated_entry(self, release: PackageRelease) -> tuple[ConfiguredServer, Entry]:
-        """The server as it would be configured, and its entry in the lock; nothing is written."""
+        """Return the server as it would be configured, and its entry in the lock; nothing is written."""
         server = self._find_configured_server(release.entry)
         changed = _replace_release(release, server, read_locked_launch(release.entry))
         return changed, build_plain_entry(changed, self._lock_options.now)
@@ -281,7 +281,7 @@ class PackageUpdater:
         return probe_server(prepare_probe(self._project, server.name, server.target, self._lock_options.probe))
 
     def _find_configured_server(self, entry: Entry) -> ConfiguredServer:
-        """The server in its client's file. Raises an error if it is missing or configured differently than approved."""
+        """Return the server in its client's file. Raises if it is missing or not configured as approved."""
         where = read_config_origin(entry)
         for server in self._project.find_servers():
             if where is None:
@@ -313,7 +313,7 @@ def _look_up_listed(project: Project, wanted: Sequence[Entry], *, offline: bool)
 
 
 def _look_up_packages(entries: Iterable[Entry], context: FetchContext) -> list[PackageRelease]:
-    """The newest releases of all configured packages. ``problem`` says why a lookup failed."""
+    """Return the newest releases of all configured packages. ``problem`` says why a lookup failed."""
     releases = [release for entry in entries if (release := _parse_package_release(entry)) is not None]
     with ThreadPoolExecutor(_MAX_LOOKUPS) as pool:
         return list(
@@ -322,7 +322,7 @@ def _look_up_packages(entries: Iterable[Entry], context: FetchContext) -> list[P
 
 
 def _parse_package_release(entry: Entry) -> PackageRelease | None:
-    """The package that an entry starts, if its releases can be looked up and compared."""
+    """Return the package that an entry starts, if its releases can be looked up and compared."""
     try:
         runs = read_locked_launch(entry).launch
     except PinwardenError:
@@ -356,7 +356,7 @@ def _has_registry_changed(entry: Entry, package: PackageRef, context: FetchConte
 
 
 def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: LockedLaunch) -> ConfiguredServer:
-    """The server with the newest release in its command in place of the locked one."""
+    """Return the server with the newest release in its command in place of the locked one."""
     latest = release.latest
     known = read_extension(release.entry)
     if latest is None or not isinstance(server.target, StdioTarget):

@@ -341,7 +341,7 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
 
 
 def _find_publisher(artifact: FetchedArtifact) -> str | None:
-    """The publisher of the release. Only npm records it; other registries name the current owner of the project."""
+    """Return the publisher of the release. Only npm records it; other registries name the project's current owner."""
     return (artifact.publisher or None) if artifact.package.ecosystem == "npm" else None
 
 

@@ -145,8 +145,8 @@ def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[st
 
 
 def _find_remote_target(project: Project, entry: Entry) -> HttpTarget:
-    """The approved address, with the header values that the client passes in variables or has in its file."""
-    from pinwarden.clients.entry_edit import header_variable
+    """Return the approved address, with the header values that the client passes in variables or has in its file."""
+    from pinwarden.clients.entry_edit import name_header_variable
     from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
 
     launch = find_remote_launch(entry)
@@ -159,7 +159,7 @@ def _find_remote_target(project: Project, entry: Entry) -> HttpTarget:
     found = find_probe_target(entry, project.find_configs())
     if not isinstance(found, HttpTarget):
         raise _nothing_to_run_error(entry.name, "is not a remote server in its client's file")
-    headers = {name: given.get(header_variable(name), value) for name, value in found.headers.items()}
+    headers = {name: given.get(name_header_variable(name), value) for name, value in found.headers.items()}
     return replace(found, headers=headers)
 
 

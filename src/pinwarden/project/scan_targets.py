@@ -83,7 +83,7 @@ def find_scan_targets(projects: Iterable[Project]) -> tuple[list[ScanTarget], li
 
 
 def build_named_targets(targets: Iterable[tuple[str, Target]], project: Project) -> list[ScanTarget]:
-    """The servers of one configuration file that the user named."""
+    """Return the servers of one configuration file that the user named."""
     return [
         ScanTarget(name=mask_name(name), configured_name=name, target=target, project=project)
         for name, target in targets
@@ -116,7 +116,7 @@ def scan_targets(
 
 
 def _build_targets(servers: Sequence[Sequence[tuple[Project, ConfiguredServer]]]) -> Iterator[ScanTarget]:
-    """One target for each server. Different servers of the same name get the names of their clients as well."""
+    """Return one target per server. Different servers of the same name get the names of their clients as well."""
     names = [members[0][1].name for members in servers]
     taken: set[str] = set()
     for members in servers:

@@ -32,7 +32,7 @@ SCOPE_LABELS: Mapping[LockScope, str] = {
 
 
 def find_project_root(start: Path, home: Path) -> Path:
-    """The project around a folder: the nearest folder with a lock, or else the root of the repository.
+    """Return the project around a folder: the nearest folder with a lock, or else the root of the repository.
 
     The search ends at the root of the repository, below the home folder, and at a folder of another user, who could
     otherwise place a lock above this user's folders. Without a lock and a repository, it is the folder itself.
@@ -51,7 +51,7 @@ def find_project_root(start: Path, home: Path) -> Path:
 
 
 def user_folder(project: Project) -> Path:
-    """The folder with the lock and the policy of this user's own servers: the platform's configuration folder."""
+    """Return the folder for the lock and policy of this user's own servers, in the platform's configuration folder."""
     variables, home = project.variables, project.home
     if project.system == "windows":
         parent = Path(variables.get("APPDATA") or home / "AppData" / "Roaming")
@@ -63,7 +63,7 @@ def user_folder(project: Project) -> Path:
 
 
 def project_in_scope(project: Project, scope: LockScope) -> Project:
-    """The same project and user, with the lock and the client configurations of another scope."""
+    """Return the same project and user, with the lock and the client configurations of another scope."""
     if scope == "project":
         return project
     folder = user_folder(project)
@@ -77,7 +77,7 @@ def project_in_scope(project: Project, scope: LockScope) -> Project:
 
 
 def used_scopes(project: Project) -> tuple[Project, ...]:
-    """The project in each scope that has a lock or a client configuration; in its own scope, if none has."""
+    """Return the project in each scope that has a lock or a client configuration; in its own scope, if none has."""
     used = tuple(scoped for scope in SCOPES if _is_used(scoped := project_in_scope(project, scope)))
     return used or (project,)
 
@@ -105,7 +105,7 @@ def report_in_scopes(
 
 
 def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
-    """One report from the reports of several scopes. Lists in its facts are joined and numbers added."""
+    """Combine the reports of several scopes. Lists in their facts are joined and numbers added."""
     if len(reports) == 1:
         return reports[0][1]
     first = reports[0][1]
@@ -137,12 +137,12 @@ def _is_owned(folder: Path) -> bool:
 
 
 def _combine_exit_codes(codes: Sequence[int]) -> int:
-    """A finding takes precedence over a check that could not be completed."""
+    """Return a finding takes precedence over a check that could not be completed."""
     return next((code for code in (EXIT_REFUSED, EXIT_UNCHECKED) if code in codes), max(codes))
 
 
 def _choose_next_command(reports: Sequence[Report]) -> str | None:
-    """The next command of the first scope that fails, or else of the first that has one."""
+    """Return the next command of the first scope that fails, or else of the first that has one."""
     by_need = sorted(reports, key=lambda report: report.exit_code == EXIT_CLEAN)
     return next((report.next_command for report in by_need if report.next_command), None)
 

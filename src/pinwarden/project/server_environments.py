@@ -115,7 +115,9 @@ def _add_stored_digests(package: ClosurePackage, store: Store) -> ClosurePackage
     """Add tree digests from the store to a package, if the lock has no tree digests for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
-    return replace(package, files=tuple(replace(file, tree=store.recorded_tree(file.digest)) for file in package.files))
+    return replace(
+        package, files=tuple(replace(file, tree=store.read_tree_digest(file.digest)) for file in package.files)
+    )
 
 
 def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:

@@ -40,7 +40,7 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
 
 
 def _find_direct_target(entry: Entry, target: Target) -> Target:
-    """A remote server is contacted at its own address, also if its client starts it through ``pinwarden run``."""
+    """Return the address of a remote server itself, even if its client starts it through ``pinwarden run``."""
     from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
     from pinwarden.system.target import StdioTarget
 

@@ -40,11 +40,11 @@ class ApprovalPart(Record):
 
     @property
     def project(self) -> Project:
-        """The project in the scope of the part."""
+        """The project, in the scope that this part is about."""
         return self.discovery.project
 
     def earlier_entries(self) -> Iterator[Entry]:
-        """The lock entries that have the approvals until now."""
+        """Yield the lock entries with the approvals so far."""
         yield from self.entries
         for server in self.configured:
             entry = self.discovery.approved.entry(server.key)
@@ -88,11 +88,11 @@ class ServerToApprove(Record):
         )
 
     def reviewed_surfaces(self) -> tuple[Surface, ...]:
-        """The distinct surfaces that a person approved."""
+        """Return the distinct surfaces that a person approved."""
         return self._list_surfaces(was_shown)
 
     def recorded_surfaces(self) -> tuple[Surface, ...]:
-        """The distinct surfaces in the lock, including those that were only recorded."""
+        """Return the distinct surfaces in the lock, including those that were only recorded."""
         return self._list_surfaces(lambda _: True)
 
     def _list_surfaces(self, is_wanted: Callable[[Entry], bool]) -> tuple[Surface, ...]:
@@ -153,7 +153,7 @@ def was_shown(entry: Entry) -> bool:
 
 
 def find_earlier_release(server: ServerToApprove) -> str | None:
-    """The release that the surface was approved for, if the server now starts another release; else None."""
+    """Return the release that the surface was approved for, if the server now starts another release; else None."""
     for part in server.parts:
         for entry in part.entries:
             extension = read_extension(entry)
@@ -165,7 +165,7 @@ def find_earlier_release(server: ServerToApprove) -> str | None:
 def _find_in_scope(
     discovery: Discovery, names: Collection[str], client: str | None
 ) -> Iterator[tuple[tuple[str, object], ServerToApprove]]:
-    """The servers of one scope, each with the key that is equal for the same server in another scope."""
+    """Yield the servers of one scope, each with a key that is equal for the same server in another scope."""
     wanted = [server for server in discovery.servers if _is_wanted(server, names, client)]
     usable = [server for server in wanted if server.refused is None]
     differing = [server for server in usable if server.status.state != "unchanged"]

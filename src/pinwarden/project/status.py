@@ -112,7 +112,7 @@ def server_statuses(
     last_checked: LastChecked | None = None,
     blocked: BlockedItems | None = None,
 ) -> tuple[ServerStatus, ...]:
-    """The servers of all these scopes, configured or locked, in the order of the scopes and by name.
+    """Return the servers of all these scopes, configured or locked, in the order of the scopes and by name.
 
     ``views`` are the configurations that were already read, by path of the lock.
     """
@@ -172,7 +172,7 @@ def _group(project: Project, view: ConfigView) -> list[_Group]:
 
 
 def _map_places(project: Project, view: ConfigView) -> dict[tuple[str, str, str], str]:
-    """The key of the lock entry that covers a server, by its name, scope and file."""
+    """Return the key of the lock entry that covers a server, by its name, scope and file."""
     keys = {(located.entry.name, located.scope, located.file): located.entry.key for located in view.located}
     paths = project.find_install_paths()
     for locked in view.installed:
@@ -183,7 +183,7 @@ def _map_places(project: Project, view: ConfigView) -> dict[tuple[str, str, str]
 
 
 def _find_uncovered_group(groups: list[_Group], server: ConfiguredServer) -> _Group:
-    """The group of a server that no lock entry covers in its file: the same server elsewhere, or a new group."""
+    """Return the group of a server that no lock entry covers in its file: the same server elsewhere, or a new group."""
     identity = identify_configured(server.name, server.entry, get_client(server.client))
     for group in groups:
         if identity is not None and group.identity == identity:
@@ -221,7 +221,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
 
 
 def _find_launch(group: _Group) -> Launch | None:
-    """What the server starts or contacts; None if its configuration cannot be parsed."""
+    """Return what the server starts or contacts; None if its configuration cannot be parsed."""
     if group.locked is not None and not group.changed:
         try:
             return read_locked_launch(group.locked.entry).launch
@@ -236,7 +236,7 @@ def _package_of(started: Launch) -> Launch:
 
 
 def _find_kind(started: Launch | None, entry: Entry | None) -> str:
-    """The kind of package: that of the lock, which also knows bundles, or that of the command."""
+    """Return the kind of package: that of the lock, which also knows bundles, or that of the command."""
     extension = read_extension(entry) if entry is not None else None
     if extension is not None and extension.bundle is not None:
         return "bundle"
@@ -328,7 +328,7 @@ def _find_version(entry: Entry | None, started: Launch | None) -> str | None:
 
 
 def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
-    """A finding of the audit, with the way to fix it in the file of this client."""
+    """Return a finding of the audit, with the way to fix it in the file of this client."""
     source, name = finding.secret_source or "", finding.secret_name or ""
     return PlainSecret(
         server=finding.name,
@@ -366,7 +366,7 @@ def _choose_step(status: ServerStatus) -> Step | None:
 
 
 def _build_command(status: ServerStatus, step: Step, rows: Sequence[ServerStatus]) -> str:
-    """The command that takes one step. ``rows`` are all servers of the scope."""
+    """Return the command that takes one step. ``rows`` are all servers of the scope."""
     name = shlex.quote(status.name)
     is_ambiguous = sum(other.name == status.name for other in rows) > 1
     client = f" --client {status.clients[0]}" if is_ambiguous and status.clients else ""

@@ -238,7 +238,7 @@ def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
 
 
 def _build_launch_config(entry: Entry) -> Any:
-    """The client configuration with the locked command in place of ``pinwarden run NAME``."""
+    """Return the client configuration with the locked command in place of ``pinwarden run NAME``."""
     from pinwarden.clients.documents import build_config
     from pinwarden.clients.entry_edit import replace_command
 
@@ -286,7 +286,7 @@ def _report_proposal(project: Project, request: UpdateRequest, proposal: _Propos
 
 
 def _build_notes(proposal: _Proposal) -> Iterator[str]:
-    """Notes about servers without newer dependencies, and servers whose releases cannot be looked up."""
+    """Return notes about servers without newer dependencies, and servers whose releases cannot be looked up."""
     unchanged = sum(not update.rows for update in proposal.checked_dependencies)
     if unchanged:
         yield f"{plural(unchanged, 'server')} with pinned bytes: no newer dependencies"
@@ -296,7 +296,7 @@ def _build_notes(proposal: _Proposal) -> Iterator[str]:
 
 
 def release_to_json(release: Release) -> dict[str, Any]:
-    """A newer release for ``--format json``."""
+    """Return a newer release for ``--format json``."""
     facts = {
         "name": release.entry.name,
         "client": release.entry.client,
@@ -442,7 +442,7 @@ def _in_past_tense(message: str) -> str:
 
 
 def _list_next_steps(lock: Lock | None, names: Collection[str]) -> Iterator[str]:
-    """The commands that pin the bytes of an updated server and approve its surface."""
+    """Yield the commands that pin the bytes of an updated server and approve its surface."""
     entries = lock.entries if lock is not None else ()
     steps: dict[str, None] = {}
     for entry in entries:

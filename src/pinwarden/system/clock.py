@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 
 
 def now() -> str:
-    """The current time as lockfiles write it, or the time in ``SOURCE_DATE_EPOCH``, for reproducible files."""
+    """Return the current time as lockfiles write it, or the time in ``SOURCE_DATE_EPOCH``, for reproducible files."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch is None:
         return wall_clock()
@@ -20,7 +20,7 @@ def now() -> str:
 
 
 def wall_clock() -> str:
-    """The current time, ignoring ``SOURCE_DATE_EPOCH``: for everything that has an age or expires."""
+    """Return the current time, ignoring ``SOURCE_DATE_EPOCH``: for everything that has an age or expires."""
     return _format_time(datetime.now(UTC))
 
 

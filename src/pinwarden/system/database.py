@@ -42,7 +42,7 @@ __all__ = [
 def open_database(
     url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS, *, create: bool = True
 ) -> Database:
-    """The database at a path (SQLite) or a ``postgresql://`` address. It is opened on first use.
+    """Return the database at a path (SQLite) or a ``postgresql://`` address. It is opened on first use.
 
     Without ``create``, a missing database raises DATABASE_MISSING instead of being created.
     """
@@ -102,7 +102,7 @@ class _Sqlite(Database):
     def flush(self) -> None:
         """Move committed data from the write-ahead log to the database file, except what readers still need there."""
         with self._translate_errors():
-            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._get_connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Empty the write-ahead log, then close, so that a copy of the database file is complete."""
@@ -134,7 +134,7 @@ class _Sqlite(Database):
         if file is None:
             raise database_missing_error(str(self))
         connection: _Connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode=rw",  # do not create it if it was deleted just now
+            f"{self._path.absolute().as_uri()}?mode=rw",  # never creates the file, even if it was deleted just now
             self._limits.lock_seconds,
             isolation_level=None,
             check_same_thread=False,
@@ -155,9 +155,9 @@ class _Sqlite(Database):
             _open_databases[self._path] += 1
         return connection
 
-    def _is_ours(self, connection: _Connection) -> bool:
+    def _is_pinwarden_database(self, connection: _Connection) -> bool:
         sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pinwarden_schema'"
-        return self._transaction(connection).row(sql) is not None
+        return self._wrap_connection(connection).row(sql) is not None
 
     def _begin(self, connection: _Connection, exclusive: str | None) -> None:
         connection.execute("BEGIN" if exclusive is None else "BEGIN IMMEDIATE")
@@ -171,7 +171,7 @@ class _Sqlite(Database):
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    def _transaction(self, connection: _Connection) -> Transaction:
+    def _wrap_connection(self, connection: _Connection) -> Transaction:
         return _SqliteTransaction(connection, self._path)
 
     def _is_lost(self, connection: _Connection) -> bool:

@@ -22,7 +22,7 @@ _REDIRECTING_NAMES = parse_name_set(
     "BASH_ENV ENV ZDOTDIR PROMPT_COMMAND SHELLOPTS BASHOPTS PS4 PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB "
     "RUBYGEMS_GEMDEPS PHPRC PHP_INI_SCAN_DIR LUA_PATH LUA_CPATH JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS _JAVA_OPTIONS "
     "JAVA_OPTS CLASSPATH DOTNET_STARTUP_HOOKS DOTNET_ADDITIONAL_DEPS DOTNET_SHARED_STORE "
-    # what other programs are started along the way
+    # which helper programs are started
     "EDITOR VISUAL PAGER BROWSER LESSOPEN LESSCLOSE SSH_ASKPASS GIT_ASKPASS GIT_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
     "GIT_TEMPLATE_DIR GIT_DIR "
     # where packages and their settings come from
@@ -53,7 +53,7 @@ def is_redirecting_variable(name: str) -> bool:
     return upper in _REDIRECTING_NAMES or bool(_REDIRECTING_PATTERN.fullmatch(upper))
 
 
-# What programs need to start and to choose a language. None of these is a secret.
+# The variables that programs need to start and to choose a language. None of these is a secret.
 _INHERITED_NAMES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"),
@@ -68,7 +68,7 @@ _INHERITED_NAMES = frozenset(
 def build_child_environment(
     own: Mapping[str, str], inherited: Mapping[str, str], also: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The variables of a server: the inherited ones, overridden by its own."""
+    """Return the variables of a server: harmless inherited ones and those named in ``also``, overridden by its own."""
     allowed = {*_INHERITED_NAMES, *also}
     kept = {
         name: value

@@ -53,7 +53,7 @@ _FILTER_RESULTS = {"allow": _ALLOW, "deny": _DENY, "absent": _NO_SUCH_CALL, "kil
 
 
 def build_filter(machine: str, address: int | None) -> bytes:
-    """The BPF program. With an address, only an exec whose path is at this address is allowed."""
+    """Return the BPF program. With an address, only an exec whose path is at this address is allowed."""
     execve, execveat = _EXEC_CALLS[machine]
     # Operation, operand, and the labels to jump to if true and if false; an empty label is the next instruction.
     program: list[tuple[int, int, str, str]] = [
@@ -129,7 +129,7 @@ def has_own_process_count() -> bool:
 def main(limits: str, filtered: str, command: list[str]) -> None:
     """Exec the command with the limits. With ``filtered``, it cannot start other programs."""
     set_limits(limits)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both signals, and the command would inherit this
         signal.signal(number, signal.SIG_DFL)
     if filtered == "filtered":
         exec_single_program(command)

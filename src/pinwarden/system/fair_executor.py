@@ -3,7 +3,7 @@
 The sender of the input determines how long such work takes, so it must not run on the event loop. It runs on a few
 threads:
 
-1. The work of one client runs in order, one task at a time. So a client uses at max_count one thread.
+1. The work of one client runs in order, one task at a time. So a client uses at most one thread.
 2. Clients take turns, one task each (round robin).
 3. The queue of each client and all queues together are bounded. A full queue raises `OverloadedError` immediately.
 4. A task that was queued for too long is not run. It also fails with `OverloadedError`.
@@ -106,7 +106,7 @@ class FairExecutor:
             raise OverloadedError(message, for_all_clients=True)
 
     def count_queued(self, client: str) -> int:
-        """The number of queued tasks of a client."""
+        """Return the number of queued tasks of a client."""
         return len(self._running.get(client) or self._queues.get(client) or ())
 
     def reserve(self, client: str) -> None:
@@ -151,7 +151,7 @@ class FairExecutor:
             done.add_done_callback(lambda done, client=client, task=task: self._finish(client, task, done))  # type: ignore[misc]
 
     def _take_next(self, queue: deque[_Task]) -> _Task | None:
-        """The next task of a queue that is neither cancelled nor past its deadline."""
+        """Return the next task of a queue that is neither cancelled nor past its deadline."""
         while queue:
             task = queue.popleft()
             self._waiting -= 1
@@ -168,7 +168,7 @@ class FairExecutor:
         self._free += 1
         queue = self._running.pop(client, None)
         if queue:
-            self._queues[client] = queue  # behind all others
+            self._queues[client] = queue  # the client goes to the end of the round
         self._start_tasks()
         if task.future.cancelled():
             return

@@ -17,7 +17,7 @@ from pinwarden.core.text import fold_file_name
 
 
 def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
-    """The content of a regular file. Raises FILE_UNREADABLE if it has more than ``max_bytes``."""
+    """Return the content of a regular file. Raises FILE_UNREADABLE if it has more than ``max_bytes``."""
     with open_regular(path) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -26,13 +26,13 @@ def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> Digest:
-    """The digest of a regular file of any size, in constant memory."""
+    """Return the digest of a regular file of any size, in constant memory."""
     with open_regular(path) as stream:
         return Digest.of_stream(stream, algorithm)
 
 
 def find_case_twins(paths: Iterable[Path]) -> Iterator[Path]:
-    """Files in the same folders whose names some file system treats as equal to one of these."""
+    """Yield files in the same folders whose names some file system treats as equal to one of these paths."""
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, set()).add(path.name)
@@ -175,7 +175,7 @@ def try_lock_file(descriptor: int) -> bool:
 
 
 def find_program(name: str, search_path: str) -> Path | None:
-    """The path of a program on the search path, or None.
+    """Return the path of a program on the search path, or None.
 
     Like `shutil.which`, but importing `shutil` loads all compression modules, which delays the start of a server.
     """
@@ -194,5 +194,5 @@ def find_program(name: str, search_path: str) -> Path | None:
 
 
 def find_relative_search_folders(search_path: str) -> list[str]:
-    """The relative folders of a search path. An empty entry is the current folder."""
+    """Return the relative folders of a search path. An empty entry is the current folder."""
     return [folder for folder in search_path.split(os.pathsep) if not Path(folder).is_absolute()] if search_path else []

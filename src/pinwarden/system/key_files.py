@@ -19,7 +19,7 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 def generate_key() -> PrivateKey:
-    """A new random key."""
+    """Return a new random key."""
     return PrivateKey.from_seed(secrets.token_bytes(32))
 
 
@@ -41,7 +41,7 @@ def load_key_file(path: Path, passphrase: bytes | None = None) -> PrivateKey:
 
 
 def load_environment_signer(variable: str, passphrase: bytes | None = None) -> Signer:
-    """The key whose PEM is in an environment variable, as CI services provide secrets."""
+    """Return the key whose PEM is in an environment variable, as CI services provide secrets."""
     pem = os.environ.get(variable)
     if not pem:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set or empty")

@@ -40,15 +40,14 @@ _SWITCH_OR_FILE = re.compile(
 """Values that are not secrets even if the name of their option sounds like one: switches and file names."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
-# Each begins at a word boundary, so that a long word is not searched from each of its letters.
+# Each assignment pattern begins at a word boundary, so that a long word is not searched from each of its letters.
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _ASSIGNMENTS = (
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
     re.compile(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
 )
-_COMPOUND_TEXT = re.compile(
-    r"[\s;&?{\"']"
-)  # a command line, a connection string, a query, an object: names and values inside
+# Text that can contain several names with values: a command line, a connection string, a query or an object.
+_COMPOUND_TEXT = re.compile(r"[\s;&?{\"']")
 _LOGIN_AT_HOST = re.compile(
     r"(?<![^\s/@='\"])(:*[^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))"
 )  # user:password@host:port
@@ -60,7 +59,7 @@ _KNOWN_LOGIN = re.compile(
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _KEY_LIKE_RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
-_MAX_NESTED_OPTIONS = 8  # options inside the value of an option; two are common
+_MAX_NESTED_OPTIONS = 8  # levels of options inside the value of an option; two levels are common
 URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
 
@@ -96,7 +95,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_name(name: str) -> str:
-    """A name for output, masked if it is a secret."""
+    """Return a name for output, masked if it is a secret."""
     return MASK if is_secret_name(name) else name
 
 
@@ -109,7 +108,7 @@ def is_safe_to_show(name: str, value: str) -> bool:
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """The value of a variable or header for output, masked unless it cannot be a secret."""
+    """Return the value of a variable or header for output, masked unless it cannot be a secret."""
     if type(value) is not str:
         return value if value is None or type(value) is bool else MASK
     if is_reference(value) or _PLAIN_WORD.fullmatch(value):
@@ -162,7 +161,7 @@ def mask_word(word: str, nesting: int = 0) -> str:
 
 
 def _mask_header(word: str) -> str:
-    """A header given as an argument. Its name says little about whether it is a secret."""
+    """Return a header given as an argument. Its name says little about whether it is a secret."""
     header = _HEADER.fullmatch(word)
     if header is None or _PLAIN_HEADER.fullmatch(header[1]):
         return mask_word(word)
@@ -181,7 +180,7 @@ def mask_text(text: str) -> str:
         for pattern in _ASSIGNMENTS:
             text = pattern.sub(_mask_assignment, text)
         text = _KNOWN_LOGIN.sub(lambda match: match[0] if is_reference(match[2]) else f"{match[1]}{MASK}", text)
-    return TOKEN.sub(MASK, _KEY_LIKE_RUN.sub(_mask_run, _LOGIN_AT_HOST.sub(rf"\1:{MASK}@", text)))
+    return TOKEN.sub(MASK, _KEY_LIKE_RUN.sub(_mask_key_like_run, _LOGIN_AT_HOST.sub(rf"\1:{MASK}@", text)))
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
@@ -191,8 +190,8 @@ def _mask_assignment(match: re.Match[str]) -> str:
     return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else match[0]
 
 
-def _mask_run(match: re.Match[str]) -> str:
-    """Digests and commits are not secrets and stay visible."""
+def _mask_key_like_run(match: re.Match[str]) -> str:
+    """Mask a long run of letters and digits that looks random. Digests and commits stay visible."""
     named = match[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", match[2])
     return match[0] if named or not looks_random(match[2]) else (match[1] or "") + MASK
 
@@ -215,13 +214,13 @@ def mask_url(url: str) -> str:
 
 
 def mask_item_key(entity: str, key: str) -> str:
-    """The key of an item for the audit log. The URI of a resource can contain a password or grant access by itself."""
+    """Return an item's key for the audit log, masked if it is a URI, which can contain a password or grant access."""
     return mask_url(key) if entity == "resource" and "://" in key else key
 
 
 def contains_key(segment: str) -> bool:
     """Whether a path segment is or contains a key, as in ``bot1234:KEY``."""
-    return bool(TOKEN.search(segment)) or _KEY_LIKE_RUN.sub(_mask_run, segment) != segment
+    return bool(TOKEN.search(segment)) or _KEY_LIKE_RUN.sub(_mask_key_like_run, segment) != segment
 
 
 TOKEN = re.compile(
@@ -248,7 +247,7 @@ _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def split_into_words(name: str) -> frozenset[str]:
-    """The words in a name, in lower case."""
+    """Return the words in a name, in lower case."""
     return frozenset(re.split(r"[^a-z0-9]+", _CAMEL_CASE_BOUNDARY.sub("_", name).lower()))
 
 

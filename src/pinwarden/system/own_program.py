@@ -14,7 +14,7 @@ _TEMPORARY_PARTS = frozenset({"archive-v0", "environments-v2", "builds-v0"})
 
 
 def find_own_program(search_path: str, executable: str | None = None) -> str:
-    """The absolute path of the ``pinwarden`` script that belongs to this Python.
+    """Return the absolute path of the ``pinwarden`` script that belongs to this Python.
 
     A link on the search path is preferred over its target: pipx, uv and Homebrew replace the target when they upgrade,
     and keep the link. Raises PROGRAM_UNKNOWN if there is no path that will still exist tomorrow.

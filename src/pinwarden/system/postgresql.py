@@ -37,14 +37,14 @@ class Postgres(Database):
         return self._name
 
     def flush(self) -> None:
-        """Nothing to do: the server keeps its own files."""
+        """Do nothing, because a PostgreSQL server writes its own files."""
 
     def _connect(self) -> psycopg.Connection[Row]:
         import psycopg
 
         try:
             connection: Any = _create_connection_class().connect(
-                **self._parameters(), autocommit=True, prepare_threshold=2
+                **self._build_parameters(), autocommit=True, prepare_threshold=2
             )
         except psycopg.Error as err:
             # libpq repeats the address in its message, which can contain the password.
@@ -60,8 +60,8 @@ class Postgres(Database):
             raise
         return connection  # type: ignore[no-any-return]
 
-    def _parameters(self) -> dict[str, Any]:
-        """The connection parameters in the address, with defaults for the timeouts."""
+    def _build_parameters(self) -> dict[str, Any]:
+        """Return the connection parameters in the address, with defaults for the timeouts."""
         from psycopg.conninfo import conninfo_to_dict
 
         limits = self._limits
@@ -95,8 +95,8 @@ class Postgres(Database):
         ):
             connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
 
-    def _is_ours(self, connection: psycopg.Connection[Row]) -> bool:
-        row = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
+    def _is_pinwarden_database(self, connection: psycopg.Connection[Row]) -> bool:
+        row = self._wrap_connection(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
         return row is not None and bool(row[0])
 
     def _begin(self, connection: psycopg.Connection[Row], exclusive: str | None) -> None:
@@ -120,7 +120,7 @@ class Postgres(Database):
         except psycopg.Error:
             connection.close()  # this ends the transaction too
 
-    def _transaction(self, connection: psycopg.Connection[Row]) -> Transaction:
+    def _wrap_connection(self, connection: psycopg.Connection[Row]) -> Transaction:
         return _PostgresTransaction(connection)
 
     def _is_lost(self, connection: psycopg.Connection[Row]) -> bool:
@@ -154,7 +154,7 @@ class _PostgresTransaction(Transaction):
 
 @cache
 def _create_connection_class() -> Any:
-    """A psycopg connection class with a deadline for responses."""
+    """Return a psycopg connection class with a deadline for responses."""
     import psycopg
 
     class ResponseTimeout(psycopg.OperationalError):
@@ -197,7 +197,7 @@ _ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<location>[^@/?#]*(/[^@?
 
 
 def _hide_credentials(url: str) -> str:
-    """The address without user and password. An ambiguous address is hidden completely."""
+    """Return the address without user and password. An ambiguous address is hidden completely."""
     match = _ADDRESS.fullmatch(url)
     if match is None or (match["user"] is None and "@" in url):
         return "postgresql://…"

@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 
-_CLOCK_STEP = 0.005  # a wait can end this much early
+_CLOCK_STEP = 0.005  # seconds by which a wait can end early
 
 
 class ProbeLimits(Record):
@@ -62,14 +62,14 @@ class ProbeBudget:
         return self._end - monotonic() < _CLOCK_STEP
 
     def remaining(self, at_most: float | None = None) -> float:
-        """The remaining seconds. Raises the timeout error if there are none."""
+        """Return the remaining seconds. Raises the timeout error if there are none."""
         left = self._end - monotonic()
         if left < _CLOCK_STEP:
             raise self.timeout_error()
         return left if at_most is None else min(left, at_most)
 
     def timeout_error(self) -> PinwardenError:
-        """The error for a server that exceeds the time limit."""
+        """Return the error for a server that exceeds the time limit."""
         return probe_error("timeout", f"the server did not finish within {self.seconds:g} seconds")
 
     def count_bytes(self, count: int) -> None:
@@ -86,7 +86,7 @@ _AUTHENTICATION_HINT = (
 
 
 def probe_error(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
-    """The error for a failed probe. ``reason`` is a stable word for programs."""
+    """Return the error for a failed probe. ``reason`` is a stable word for programs."""
     data = {"reason": reason, **(details or {})}
     return PinwardenError(
         "PROBE_FAILED", message, hint=_AUTHENTICATION_HINT if data.get("status") in (401, 403) else None, data=data
@@ -94,13 +94,13 @@ def probe_error(reason: str, message: str, details: Mapping[str, object] | None 
 
 
 def probe_limit_error(what: str, allowed: int) -> PinwardenError:
-    """The error for a server that exceeded a limit."""
+    """Return the error for a server that exceeded a limit."""
     return PinwardenError(
         "PROBE_LIMIT", f"the server sent too many {what}: more than {allowed}", data={"limit": what, "allowed": allowed}
     )
 
 
 def get_probe_stderr(err: PinwardenError) -> str | None:
-    """The end of the server's stderr that a probe error contains; None if the server wrote nothing."""
+    """Return the end of the server's stderr that a probe error contains; None if the server wrote nothing."""
     stderr = err.data.get("stderr")
     return stderr if isinstance(stderr, str) and stderr else None

@@ -135,11 +135,11 @@ def _open_pidfd(pid: int) -> Iterator[int]:
 
 
 _MAX_ANCESTORS = 200
-_MAX_PROC_BYTES = 1 << 20  # of an environment or a command line; the system's own limit is about that
+_MAX_PROC_BYTES = 1 << 20  # about the system's own limit for an environment or a command line
 
 
 def find_child_pids(pid: int) -> list[int]:
-    """The running children of a process."""
+    """Return the running children of a process."""
     pids: list[int] = []
     with suppress(OSError, ValueError):
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -148,7 +148,7 @@ def find_child_pids(pid: int) -> list[int]:
 
 
 def iter_ancestor_pids(pid: int) -> Iterator[int]:
-    """The ancestors of a process, without pid 1."""
+    """Yield the ancestors of a process, without pid 1."""
     for _ in range(_MAX_ANCESTORS):
         pid = _read_parent_pid(pid)
         if pid <= 1:
@@ -157,13 +157,13 @@ def iter_ancestor_pids(pid: int) -> Iterator[int]:
 
 
 def read_process_identity(pid: int) -> str:
-    """The pid and start time of a process, which identify it even if the pid is reused."""
+    """Return the pid and start time of a process, which identify it even if the pid is reused."""
     fields = _read_stat_fields(pid)
     return f"{pid} {fields[19]}" if len(fields) > 19 else f"{pid}"
 
 
 def read_proc_strings(pid: int, what: str) -> list[bytes]:
-    """The strings in ``cmdline`` or ``environ`` of a process; empty if it is gone or belongs to another user."""
+    """Return the strings in ``cmdline`` or ``environ`` of a process; empty if it is gone or belongs to another user."""
     try:
         with Path(f"/proc/{pid}/{what}").open("rb") as stream:
             return stream.read(_MAX_PROC_BYTES).split(b"\0")
@@ -172,7 +172,7 @@ def read_proc_strings(pid: int, what: str) -> list[bytes]:
 
 
 def _read_stat_fields(pid: int) -> list[str]:
-    """The fields of ``/proc/PID/stat`` after the name."""
+    """Return the fields of ``/proc/PID/stat`` after the name."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -252,7 +252,7 @@ _OPEN_FILE_TARGET = 16_384
 
 
 def _import_resource() -> ModuleType | None:
-    """The ``resource`` module, or None where it does not exist."""
+    """Return the ``resource`` module, or None where it does not exist."""
     try:
         import resource
     except ImportError:
@@ -261,7 +261,7 @@ def _import_resource() -> ModuleType | None:
 
 
 def limit_connections(wanted: int = _MAX_CONNECTIONS) -> int:
-    """``wanted``, but at most half of the files that this process may open."""
+    """Return ``wanted``, but at most half of the files that this process may open."""
     resource = _import_resource()
     if resource is None:
         return wanted

@@ -69,7 +69,7 @@ _CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\
 
 
 def redact_entry(entry: Any) -> Any:
-    """A configured entry without secrets, as the lock stores it.
+    """Return a configured entry without secrets, as the lock stores it.
 
     Entries that differ only in secrets become equal, so this is also the form that is compared with the lock.
     """
@@ -77,7 +77,7 @@ def redact_entry(entry: Any) -> Any:
 
 
 def list_command_lines(entry: Any) -> list[list[str]]:
-    """All command lines of an entry, whichever of them its client uses. A lock stores them unredacted."""
+    """Return all command lines of an entry, whichever of them its client uses. A lock stores them unredacted."""
     if type(entry) is not dict:
         return []
     command = entry.get("command")
@@ -89,7 +89,7 @@ def list_command_lines(entry: Any) -> list[list[str]]:
 
 
 def list_urls(entry: Any) -> list[str]:
-    """All URLs of an entry, whichever of them its client uses."""
+    """Return all URLs of an entry, whichever of them its client uses."""
     urls = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
     return [url for url in urls if type(url) is str]
 
@@ -120,7 +120,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _redact_word(name: str, word: Any) -> Any:
-    """A word that is the name of a tool, variable, file or type; redacted if it looks like a key."""
+    """Return a word that is the name of a tool, variable, file or type; redacted if it looks like a key."""
     return f"<{name}>" if type(word) is str and looks_secret("", word) else word
 
 
@@ -146,7 +146,7 @@ def _redact_value(path: str, name: str, value: Any) -> Any:
 
 
 def _redact_text(path: str, name: str, text: str) -> str:
-    """A literal, kept only if its member decides what is started, from where, or with which permissions."""
+    """Keep a literal only if its member decides what is started, from where, or with which permissions."""
     words = split_into_words(name)
     if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LOCATION_WORDS):
         return f"<{path}>"
@@ -181,7 +181,7 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
 
 
 def _redact_url_value(name: str, url: str) -> str:
-    """The origin of a URL, further origins inside it, and the variables it refers to."""
+    """Return the origin of a URL, further origins inside it, and the variables it refers to."""
     origin = keep_origin(name, url)
     if origin == f"<{name}>":
         return _keep_references(name, url)
@@ -220,7 +220,7 @@ _POSSIBLE_REFERENCE = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\
 
 
 def _keep_references(name: str, text: str) -> str:
-    """The references and hosts in a value, without the literal text: ``user:${OTHER}`` becomes ``<USER>${OTHER}``.
+    """Keep the references and hosts in a value and drop its literal text: ``user:${OTHER}`` becomes ``<USER>${OTHER}``.
 
     A reference in a form that a password could have by chance is replaced by `UNNAMED_REFERENCE`.
     """
@@ -230,7 +230,7 @@ def _keep_references(name: str, text: str) -> str:
 
 
 def _find_references(text: str) -> str:
-    """The variables that a text refers to. Of a default value, only its presence is kept."""
+    """Return the variables that a text refers to. Of a default value, only its presence is kept."""
     if len(text) > MAX_SHOWN_CHARACTERS:
         return ""
     named = "".join(map(_format_reference, _NAMED_REFERENCE.finditer(text)))
@@ -272,7 +272,7 @@ def _redact_parameter(text: str) -> str:
 
 
 def iter_names(entry: Any) -> Iterator[str]:
-    """All names in an entry, at any depth: of members, variables, headers and URL parameters."""
+    """Yield all names of members, variables, headers and URL parameters in an entry, at any depth."""
     pending = [entry]
     while pending:
         value = pending.pop()
@@ -294,7 +294,9 @@ def mask_configured_value(name: str, value: Any) -> Any:
 
 _MAX_VALUE = 1000
 _MAX_PARTS = 50
-_SEPARATOR = lazy_pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # but not the colon after a drive letter
+_SEPARATOR = lazy_pattern(
+    r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):"
+)  # a comma, a semicolon, or a colon that does not follow a drive letter
 _LIST_DELIMITERS = " \t\r\n\"'[]"
 """Characters around the parts of a list, as in JSON."""
 _ABSOLUTE_PATH = lazy_pattern(
@@ -405,7 +407,7 @@ _MAX_HOSTS = 20
 
 
 def keep_origin(name: str, url: str) -> str:
-    """A URL reduced to scheme and host, or ``<name>`` if the host may be a secret or is ambiguous."""
+    """Return a URL reduced to scheme and host, or ``<name>`` if the host may be a secret or is ambiguous."""
     scheme, _, rest = url.partition("://")
     authority = _END_OF_AUTHORITY.split(rest, maxsplit=1)[0]
     host = _find_host(scheme, authority, rest[len(authority) :])
@@ -413,7 +415,7 @@ def keep_origin(name: str, url: str) -> str:
 
 
 def find_origins(text: str) -> Iterator[str]:
-    """The origin of every URL in a text, with ``?`` for an ambiguous host."""
+    """Yield the origin of every URL in a text, with ``?`` for an ambiguous host."""
     if len(text) > _MAX_TEXT:
         return
     for index, match in enumerate(_URL_IN_TEXT.finditer(text)):
@@ -425,7 +427,7 @@ def find_origins(text: str) -> Iterator[str]:
 
 
 def keep_host_list(name: str, text: str) -> str | None:
-    """Hosts without a scheme, if the name of the variable says that it has hosts."""
+    """Keep hosts without a scheme if the name of the variable says that it has hosts."""
     if len(text) > _MAX_TEXT or not _HOST_NAME_SUFFIX.search(name) or is_name_of_secret(name):
         return None
     kept: list[str] = []
@@ -438,7 +440,7 @@ def keep_host_list(name: str, text: str) -> str | None:
 
 
 def _find_host(scheme: str, authority: str, behind: str) -> str | None:
-    """The host of a URL with its port; None if parsers differ about it, as with backslashes and blanks."""
+    """Return the host of a URL with its port; None if parsers differ about it, as with backslashes and blanks."""
     # Some database clients accept a slash in a password, and then the host is further right.
     if "@" in behind and "@" not in authority and scheme.lower() not in _WEB_SCHEMES:
         return None
@@ -463,7 +465,7 @@ NAMED_VALUES = ("env", "environment", "headers", "http_headers")
 
 
 def list_redacted_members(lockable: Any) -> list[str]:
-    """The paths of redacted members, whose changes are invisible.
+    """Return the paths of redacted members, whose changes are invisible.
 
     Variables and headers are not listed, because a lock never stores their values.
     """

@@ -17,7 +17,7 @@ _UNSEARCHED_NAMES = frozenset({"node_modules", "site-packages", *_MARKERS})
 
 
 def find_repository_root(folder: Path) -> Path | None:
-    """The root of the repository that contains a folder, or None."""
+    """Return the root of the repository that contains a folder, or None."""
     try:
         start = folder.resolve()
     except (OSError, RuntimeError):  # RuntimeError: a loop of links
@@ -32,7 +32,7 @@ def is_repository_root(folder: Path) -> bool:
 
 
 def find_folders_containing(root: Path, names: Collection[str]) -> Iterator[Path]:
-    """Every folder of a repository that contains one of these names, in path order.
+    """Yield every folder of a repository that contains one of these names, in path order.
 
     Names match as on a file system that ignores case. Links are not followed. Installed dependencies
     (``node_modules``, ``site-packages``) and clones of other repositories are not searched. Raises
@@ -58,7 +58,7 @@ def find_folders_containing(root: Path, names: Collection[str]) -> Iterator[Path
 
 
 def _list_folder(folder: Path) -> dict[str, bool]:
-    """The names in a folder, with whether each is a folder."""
+    """Return the names in a folder, with whether each is a folder."""
     try:
         with os.scandir(folder) as listing:
             return {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
@@ -67,7 +67,7 @@ def _list_folder(folder: Path) -> dict[str, bool]:
 
 
 def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
-    """The content of a file in a git revision, or None if the revision does not have it.
+    """Return the content of a file in a git revision, or None if the revision does not have it.
 
     Runs nothing that the repository configures. Raises FILE_UNREADABLE for an unknown revision.
     """

@@ -46,7 +46,7 @@ class SandboxLimits(Record):
     nice: int = 0
 
     def to_argument(self) -> str:
-        """The limits as an argument of ``exec_guard.py``."""
+        """Return the limits as an argument of ``exec_guard.py``."""
         bounds = {
             "DATA": self.memory_bytes,
             "NPROC": self.processes,
@@ -81,7 +81,7 @@ class Sandbox(Record):
 def build_sandbox_command(
     command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox
 ) -> list[str]:
-    """The command line that runs a command in a sandbox. The caller starts it with ``environment``."""
+    """Return the command line that runs a command in a sandbox. The caller starts it with ``environment``."""
     wrapper = shutil.which("bwrap")
     if wrapper is None:
         raise PinwardenError(
@@ -98,18 +98,18 @@ def build_sandbox_command(
         line += ["--ro-bind-try", path, path]
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path in _PRIVATE_FOLDERS:
-        line += [*_size_option(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
-    line += ["--remount-ro", "/dev"]  # it is in memory, too
+        line += [*_build_size_option(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
+    line += ["--remount-ro", "/dev"]  # /dev is a folder in memory without a size limit
     for name in _PROC_SETTINGS:
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     # Process 1 is bubblewrap's own and has no filter. The server must not write to its memory.
     line += ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
-    guard = _guard_command("exec_guard.py")
+    guard = _build_guard_command("exec_guard.py")
     readable = [*_find_program_folders(command[0], environment, folder), *sandbox.readable]
     readable += [*_find_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
     command = (*guard, sandbox.limits.to_argument(), "open" if sandbox.allow_programs else "filtered", *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
-        folder = _HOME  # binding this folder would expose everything
+        folder = _HOME  # the sandbox must not contain all files, or the whole home folder
     else:
         readable.append(folder)
     for path in readable:
@@ -124,16 +124,22 @@ def build_sandbox_command(
         line += ["--bind", path, path]
     for path in sandbox.read_only:
         line += ["--ro-bind-try", path, path]
-    line += ["--remount-ro", "/"]  # the root of all these folders is in memory, too, and has no size limit
+    line += ["--remount-ro", "/"]  # the root is a folder in memory without a size limit
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     line = [*line, "--", *command]
     if sandbox.writable and sandbox.forbidden_names:
-        return [*_guard_command("write_guard.py"), "/".join(sandbox.forbidden_names), *sandbox.writable, "--", *line]
+        return [
+            *_build_guard_command("write_guard.py"),
+            "/".join(sandbox.forbidden_names),
+            *sandbox.writable,
+            "--",
+            *line,
+        ]
     return line
 
 
 def _find_parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
-    """The folders between a writable folder and its read-only paths.
+    """Return the folders between a writable folder and its read-only paths.
 
     Each gets its own mount. Otherwise the server could rename such a folder, although something in it is mounted, and
     put another in its place; a mount point cannot be renamed.
@@ -148,8 +154,8 @@ def _find_parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...])
 
 
 @cache
-def _size_option(wrapper: str, most: int) -> tuple[str, ...]:
-    """The size limit of a folder in memory. Bubblewrap before 0.7 has none and allows half of the memory."""
+def _build_size_option(wrapper: str, most: int) -> tuple[str, ...]:
+    """Return the option that limits a folder in memory; empty for bubblewrap before 0.7, which has none."""
     command = [wrapper, "--version"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
     version = re.search(r"(\d+)\.(\d+)", output)
@@ -157,14 +163,14 @@ def _size_option(wrapper: str, most: int) -> tuple[str, ...]:
     return ("--size", str(most)) if known else ()
 
 
-def _guard_command(name: str) -> tuple[str, ...]:
-    """The command line of one of the stand-alone programs next to this file."""
+def _build_guard_command(name: str) -> tuple[str, ...]:
+    """Return the command line of one of the stand-alone programs next to this file."""
     own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
     return str(own), "-I", "-S", str(Path(__file__).with_name(name).resolve())
 
 
 def _find_program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:
-    """The folders of a program; for one in a Python virtual environment, the whole environment."""
+    """Return the folders of a program; for one in a Python virtual environment, the whole environment."""
     resolved = shutil.which(program, path=environment.get("PATH", os.defpath))
     path = Path(resolved) if resolved else Path(folder) / program
     if not path.exists():

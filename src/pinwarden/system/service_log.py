@@ -105,7 +105,7 @@ class _RateLimit:
             return admitted
 
     def take_dropped(self) -> int:
-        """How many lines were dropped since the last call."""
+        """Return how many lines were dropped since the last call."""
         with self._lock:
             dropped, self.dropped = self.dropped, 0
             return dropped
@@ -134,7 +134,7 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
 
     class LineHandler(logging.Handler):
         def createLock(self) -> None:  # noqa: N802  as in the base class
-            """No lock: one thread writes, and `logging` waits at exit for a lock that a stuck stderr would hold."""
+            """Create no lock: only one thread writes, and at exit `logging` would wait for a lock of a stuck stderr."""
             self.lock = None
 
         def emit(self, record: logging.LogRecord) -> None:

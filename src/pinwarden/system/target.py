@@ -37,12 +37,12 @@ class StdioTarget(Record):
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
-            _invalid("the command has no program")
+            _refuse_target("the command has no program")
         texts = (*self.command, *self.env, *self.env.values(), self.cwd or "")
         if any("\0" in text for text in texts):
-            _invalid("a command, variable or folder contains a NUL character")
+            _refuse_target("a command, variable or folder contains a NUL character")
         if any(not name or "=" in name for name in self.env):
-            _invalid("the name of an environment variable is empty or contains =")
+            _refuse_target("the name of an environment variable is empty or contains =")
 
     def __repr__(self) -> str:
         return f"StdioTarget(command={self.command!r}, env={sorted(self.env)!r}, cwd={self.cwd!r})"
@@ -57,12 +57,12 @@ class HttpTarget(Record):
 
     def __post_init__(self) -> None:
         if self.transport not in ("auto", "streamable-http", "sse"):
-            _invalid(f"unknown transport {str(self.transport)[:40]!a}")
+            _refuse_target(f"unknown transport {str(self.transport)[:40]!a}")
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                _invalid(f"{name[:40]!a} is not a header name")
+                _refuse_target(f"{name[:40]!a} is not a header name")
             if _UNSAFE_IN_HEADER.search(value) or not _fits_latin1(value):
-                _invalid(f"the value of header {name} contains a character that cannot be sent")
+                _refuse_target(f"the value of header {name} contains a character that cannot be sent")
         if not _PLACEHOLDER.search(self.url):
             HttpAddress.parse(self.url)
 
@@ -87,16 +87,16 @@ class HttpAddress(Record):
     def parse(cls, url: str) -> HttpAddress:
         """Parse an http or https address. User names, passwords and fragments are refused."""
         if not url.isascii() or _UNSAFE_IN_URL.search(url):
-            _invalid("the address must be ASCII without spaces, control characters and backslashes")
+            _refuse_target("the address must be ASCII without spaces, control characters and backslashes")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as err:
             raise PinwardenError("TARGET_INVALID", "the address is malformed") from err
         if parts.scheme not in _PORTS:
-            _invalid("the address must begin with https:// or http://")
+            _refuse_target("the address must begin with https:// or http://")
         if not parts.hostname or "@" in parts.netloc or parts.fragment:
-            _invalid("the address must have a host, and no user name, password or fragment")
+            _refuse_target("the address must have a host, and no user name, password or fragment")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(
             scheme=parts.scheme, host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, path=path
@@ -123,7 +123,7 @@ class HttpAddress(Record):
 def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
     """Replace each placeholder by its variable, or by its default if the variable is unset or empty."""
 
-    def value(match: re.Match[str]) -> str:
+    def expand(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
         if default is not None:
             return variables.get(name) or default
@@ -131,21 +131,21 @@ def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
             raise PinwardenError("VARIABLE_MISSING", f"the variable {name} is not set", data={"variable": name})
         return variables[name]
 
-    return _PLACEHOLDER.sub(value, text)
+    return _PLACEHOLDER.sub(expand, text)
 
 
 def find_placeholder_names(text: str) -> set[str]:
-    """The variables that a text names."""
+    """Return the variables that a text names."""
     return {match[1] for match in _PLACEHOLDER.finditer(text)}
 
 
 def find_placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that a text names, with their values."""
+    """Return the variables that a text names, with their values."""
     return [(match[1], expand_placeholders(match[0], variables)) for match in _PLACEHOLDER.finditer(text)]
 
 
 def strip_query(url: str) -> str:
-    """An address for output, without its query, which may contain a key."""
+    """Return an address for output, without its query, which may contain a key."""
     return url.partition("?")[0].partition("#")[0]
 
 
@@ -157,7 +157,7 @@ def _fits_latin1(text: str) -> bool:
     return True
 
 
-def _invalid(why: str) -> NoReturn:
+def _refuse_target(why: str) -> NoReturn:
     raise PinwardenError("TARGET_INVALID", why)
 
 
@@ -174,7 +174,7 @@ class ParsedOptions(Record):
     rest: tuple[str, ...]
 
     def get(self, *names: str) -> str | None:
-        """The value of the first of these options that was given."""
+        """Return the value of the first of these options that was given."""
         return next((self.values[name][0] for name in names if self.values.get(name)), None)
 
     def has(self, *names: str) -> bool:
@@ -182,7 +182,7 @@ class ParsedOptions(Record):
         return any(name in self.values for name in names)
 
     def settings(self, long_names: Mapping[str, str], *, ignored: frozenset[str], first_of: str) -> tuple[str, ...]:
-        """The options in one spelling and order, without those in ``ignored`` and the first value of ``first_of``."""
+        """Return the options in one spelling and order, without ``ignored`` and the first value of ``first_of``."""
         merged: dict[str, list[str]] = {}
         for name, values in self.values.items():
             if name not in ignored:
@@ -198,7 +198,10 @@ def parse_name_set(text: str) -> frozenset[str]:
 
 
 def parse_options(words: Sequence[str], with_value: frozenset[str]) -> ParsedOptions:
-    """Options up to the first other word; those of ``with_value`` take the next word unless they hold ``=``."""
+    """Parse the options before the first positional word.
+
+    An option in ``with_value`` takes the next word as its value, unless it has the form ``NAME=VALUE``.
+    """
     values: dict[str, tuple[str, ...]] = {}
     index = 0
     while index < len(words) and words[index].startswith("-") and words[index] != "-":
@@ -227,7 +230,7 @@ def split_command_line(line: str) -> list[str]:
 
 
 def program_name(program: str) -> str:
-    """The name of a program, without its folder and Windows suffix, in lower case."""
+    """Return the name of a program, without its folder and Windows suffix, in lower case."""
     return _PROGRAM_SUFFIX.sub("", re.split(r"[\\/]", program)[-1]).lower()
 
 
@@ -243,8 +246,8 @@ _TOKEN_PREFIXES = (
     *("xapp-", "AIza", "ya29.", "npm_", "pypi-", "hf_", "dop_v1_", "SG.", "ntn_", "secret_", "lin_api_", "shpat_"),
     *("dckr_pat_", "figd_", "eyJ"),
 )
-"""Every key in a known format of a service contains one of these."""
-_MIN_KEY_LENGTH = 24  # characters without a dot or slash: from there on a word may be taken for a key
+"""Every key in the known format of a service contains one of these prefixes."""
+_MIN_KEY_LENGTH = 24  # a shorter run of characters without a dot or slash is never taken for a key
 _MAX_WORD = 4096
 
 

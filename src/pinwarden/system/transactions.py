@@ -57,7 +57,7 @@ class Schema(Record):
 
 
 def load_schema(name: str) -> Schema:
-    """The tables in ``schemas/<name>.sql``."""
+    """Return the tables in ``schemas/<name>.sql``."""
     return Schema(name=name, sql=(Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8"))
 
 
@@ -66,7 +66,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """All rows of a query."""
+        """Return all rows of a query."""
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
@@ -77,7 +77,7 @@ class Transaction(ABC):
         """Run a statement once for each row of values."""
 
     def row(self, sql: str, values: Sequence[Value] = ()) -> Row | None:
-        """The first row of a query, or None."""
+        """Return the first row of a query, or None."""
         return next(iter(self.rows(sql, values)), None)
 
 
@@ -96,11 +96,11 @@ class Database(ABC):
     @contextmanager
     def transaction(self, *, exclusive: str | None = None) -> Iterator[Transaction]:
         """Commit on success, roll back on error. Transactions with the same ``exclusive`` name never overlap."""
-        connection = self._connection()
+        connection = self._get_connection()
         with self._translate_errors():
             self._begin(connection, exclusive)
         try:
-            yield self._transaction(connection)
+            yield self._wrap_connection(connection)
         except BaseException:
             self._roll_back(connection)
             raise
@@ -108,18 +108,18 @@ class Database(ABC):
             self._commit(connection)
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """All rows of a query, in its own transaction."""
+        """Return all rows of a query, in its own transaction."""
         with self.transaction() as transaction:
             return transaction.rows(sql, values)
 
     def row(self, sql: str, values: Sequence[Value] = ()) -> Row | None:
-        """The first row of a query, in its own transaction."""
+        """Return the first row of a query, in its own transaction."""
         with self.transaction() as transaction:
             return transaction.row(sql, values)
 
     def open_count(self) -> int:
         """How often a connection was opened. If the count has grown, the database file may have been replaced."""
-        self._connection()
+        self._get_connection()
         return self._opened
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Database(ABC):
         for connection in connections:
             connection.close()
 
-    def _connection(self) -> Any:
+    def _get_connection(self) -> Any:
         present = getattr(self._local, "connection", None)
         if present is not None and not self._is_lost(present):
             return present
@@ -159,7 +159,7 @@ class Database(ABC):
         """Whether the tables exist. Does not wait for writers, because every new connection calls this first."""
         sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
         try:
-            row = self._transaction(connection).row(sql, (self._schema.name,))
+            row = self._wrap_connection(connection).row(sql, (self._schema.name,))
         except PinwardenError:
             if self._is_lost(connection):
                 raise
@@ -169,11 +169,11 @@ class Database(ABC):
     def _create_tables(self, connection: Any) -> None:
         if self._has_tables(connection):
             return
-        if not self._create and not self._is_ours(connection):
+        if not self._create and not self._is_pinwarden_database(connection):
             raise database_missing_error(str(self))
         name = self._schema.name
         self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
-        transaction = self._transaction(connection)
+        transaction = self._wrap_connection(connection)
         try:
             transaction.run(
                 "CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)"
@@ -195,7 +195,7 @@ class Database(ABC):
     @abstractmethod
     def _connect(self) -> Any: ...
     @abstractmethod
-    def _is_ours(self, connection: Any) -> bool:
+    def _is_pinwarden_database(self, connection: Any) -> bool:
         """Whether the database has any of our tables."""
 
     @abstractmethod
@@ -205,16 +205,16 @@ class Database(ABC):
     @abstractmethod
     def _roll_back(self, connection: Any) -> None: ...
     @abstractmethod
-    def _transaction(self, connection: Any) -> Transaction: ...
+    def _wrap_connection(self, connection: Any) -> Transaction: ...
     @abstractmethod
     def _is_lost(self, connection: Any) -> bool: ...
     @abstractmethod
     def _translate_errors(self) -> Any:
-        """A context that translates the database's own exceptions."""
+        """Return a context that translates the database's own exceptions."""
 
 
 def database_missing_error(name: str) -> PinwardenError:
-    """The error for a missing database."""
+    """Return the error for a missing database."""
     return PinwardenError(
         "DATABASE_MISSING",
         f"there is no Pinwarden database at {name}",

@@ -47,9 +47,9 @@ class TooManyFilesError(Exception):
 
 
 def find_forbidden_paths(folder: str, names: Collection[str], max_entries: int | None = None) -> Iterator[str]:
-    """All forbidden paths below a folder: one of the names in any case, and files that make git treat a folder as a
-    repository without a ``.git``. Links are not followed.
+    """Yield all forbidden paths below a folder, without following links.
 
+    Forbidden are the names in any case, and files that make git treat a folder without ``.git`` as a repository.
     Raises `TooManyFilesError`, and OSError for a folder that cannot be read or a path of more than `MAX_PATH` bytes.
     """
     max_entries = MAX_ENTRIES if max_entries is None else max_entries
@@ -72,8 +72,11 @@ def find_forbidden_paths(folder: str, names: Collection[str], max_entries: int |
 
 
 def find_forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]:
-    """The forbidden names in one folder. Git treats a folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD``
-    and ``commondir``, as a repository, so its ``HEAD`` is forbidden."""
+    """Return the forbidden names in one folder.
+
+    Git treats a folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD`` and ``commondir``, as a repository, so
+    its ``HEAD`` is forbidden.
+    """
     folded = {name.casefold() for name in listed}
     forbidden = {name for name in listed if name.casefold() in names}
     if "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded):
@@ -82,7 +85,7 @@ def find_forbidden_names(listed: Collection[str], names: Collection[str]) -> set
 
 
 class _FolderWatch:
-    """inotify on folders and everything below them."""
+    """Watches folders and everything below them with inotify."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
@@ -101,7 +104,7 @@ class _FolderWatch:
             watch_id = self._libc.inotify_add_watch(self.descriptor, os.fsencode(current), mask)
             if watch_id < 0:
                 error = ctypes.get_errno()
-                if error in (errno.ENOENT, errno.ENOTDIR):  # it was removed again
+                if error in (errno.ENOENT, errno.ENOTDIR):  # the folder was removed in the meantime
                     continue
                 reason = f"{os.strerror(error)} (fs.inotify.max_user_watches)"
                 raise OSError(error, reason if error == errno.ENOSPC else os.strerror(error), current)
@@ -109,7 +112,7 @@ class _FolderWatch:
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(current) as entries:
                 pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
-    def has_only_allowed(self) -> bool:
+    def process_events(self) -> bool:
         """Process the events. Returns whether the changed folders contain no forbidden path.
 
         Returns False if events were lost. Then new folders may be unwatched: `add` all of them again.
@@ -157,7 +160,7 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(command)  # noqa: S603  no shell
     for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signal_number, lambda *_: process.kill())  # also where our parent made bubblewrap ignore it
+        signal.signal(signal_number, lambda *_: process.kill())  # bubblewrap may ignore the signal itself
     poll = select.poll()
     poll.register(watch.descriptor, select.POLLIN)
     poll.register(os.pidfd_open(process.pid), select.POLLIN)
@@ -166,7 +169,7 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
         ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
         stopped = watch.descriptor in ready and not _is_allowed(watch, folders, names, existing)
         if stopped or os.getppid() != parent:
-            process.kill()  # this ends everything in the sandbox
+            process.kill()  # killing bubblewrap ends everything in the sandbox
             process.wait()
     with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
         while True:
@@ -183,7 +186,7 @@ def _is_allowed(watch: _FolderWatch, folders: list[str], names: frozenset[str], 
     Forbidden files from before the start are read-only in the sandbox.
     """
     try:
-        if watch.has_only_allowed():
+        if watch.process_events():
             return True
         for folder in folders:
             watch.add(folder)
@@ -240,7 +243,7 @@ def _make_readable(folder: str) -> None:
         for path in below:
             if len(os.fsencode(path)) - len(os.fsencode(folder)) > MAX_PATH // 2:
                 _make_writable(current)
-                _make_writable(path)  # to be moved, a folder has to be writable itself
+                _make_writable(path)  # a folder that is not writable cannot be moved
                 to = _find_free_path(f"{folder}/deep{BLOCKED_SUFFIX}")
                 os.rename(path, to)  # noqa: PTH104
                 pending.append(to)
@@ -254,7 +257,7 @@ def _make_writable(folder: str) -> None:
 
 
 def _find_free_path(path: str) -> str:
-    """The path, or the path with the first numeric suffix that is not in use."""
+    """Return the path, or the path with the first numeric suffix that is not in use."""
     number = 0
     while os.path.lexists(to := f"{path}{f'-{number}' if number else ''}"):
         number += 1

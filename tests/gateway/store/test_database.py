@@ -298,7 +298,7 @@ def test_an_interrupted_transaction_releases_its_lock(cluster: Cluster) -> None:
 def test_timeouts_in_a_database_url_apply(cluster: Cluster) -> None:
     database = open_database(f"{cluster.new_database()}&connect_timeout=2", TRIAL)
     assert isinstance(database, Postgres)
-    assert database._parameters()["connect_timeout"] == "2"
+    assert database._build_parameters()["connect_timeout"] == "2"
     database.close()
 
 

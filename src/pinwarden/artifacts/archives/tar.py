@@ -176,7 +176,7 @@ def _parse_header_path(header: bytes) -> str:
     if header[_MAGIC] == _USTAR:
         prefix_text = _parse_name(prefix)
         return f"{prefix_text}/{_parse_name(name)}".removeprefix("./") if prefix_text else _parse_name(name)
-    if any(prefix):  # depending on the program, the start of the name or timestamps
+    if any(prefix):  # some programs read this field as the start of the name, others as timestamps
         _refuse("has a header in an unknown format")
     return _parse_name(name)
 

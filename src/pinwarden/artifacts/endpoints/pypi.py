@@ -351,7 +351,7 @@ def _find_netrc_credential(
 def _find_named_credential(
     setting: _IndexSetting, collector: _IndexCollector, variables: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """uv's credential for a named index, from the environment."""
+    """Return uv's credential for a named index, from the environment."""
     if not setting.name:
         return None
     stem = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', setting.name.upper())}"

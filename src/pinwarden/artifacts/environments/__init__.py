@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pinwarden.core.errors import PinwardenError
 
-_MAX_NAMES = 20  # in an error message; the data of the error has up to 50
+_MAX_NAMES = 20  # names of programs in an error message; the data of the error has up to 50
 
 
 def get_processor_architecture() -> str:

@@ -152,7 +152,7 @@ def build(
     if approvals is not None:
         run_scripts(folder, approvals, packages)
         extra_sections = {BUILD_FILES: find_script_files(tree, sections, approvals)}
-        store.record_build_files(key, compute_build_files_digest(extra_sections[BUILD_FILES]))
+        store.record_build_files_digest(key, compute_build_files_digest(extra_sections[BUILD_FILES]))
     write_manifest(folder, {**sections, **extra_sections})
 
 
@@ -163,7 +163,7 @@ def audit(
     anchors = {package.path: frozenset([_get_locked_tree(package).raw]) for package in packages}
     if not script_packages:
         return audit_tree(folder, anchors, anchors)
-    anchors[BUILD_FILES] = make_build_files_anchor(store.recorded_build_files(folder.name))
+    anchors[BUILD_FILES] = make_build_files_anchor(store.read_build_files_digest(folder.name))
     return audit_tree(folder, anchors, anchors, script_folders=tuple(package.path for package in script_packages))
 
 

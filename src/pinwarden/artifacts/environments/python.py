@@ -122,7 +122,7 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter
     sections[BUILD_FILES] = [row for path, row in hash_tree(tree).items() if path not in unpacked]
     _make_venv(folder / _VENV_FOLDER, interpreter)
     write_manifest(folder, sections)
-    store.record_build_files(final.name, compute_build_files_digest(sections[BUILD_FILES]))
+    store.record_build_files_digest(final.name, compute_build_files_digest(sections[BUILD_FILES]))
 
 
 def format_section_name(package: ClosurePackage) -> str:
@@ -189,7 +189,7 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
         format_section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
         for package in closure.packages
     }
-    anchors[BUILD_FILES] = make_build_files_anchor(store.recorded_build_files(folder.name))
+    anchors[BUILD_FILES] = make_build_files_anchor(store.read_build_files_digest(folder.name))
     return audit_tree(folder, anchors, [format_section_name(closure.root), BUILD_FILES])
 
 

@@ -31,7 +31,7 @@ class Store:
 
     def find(self, digest: Digest) -> Path | None:
         """Return the file with this digest after hashing it again. Deletes a damaged file and returns None."""
-        path = self._file(digest)
+        path = self._get_file_path(digest)
         if not path.is_file() or path.is_symlink():
             return None
         if file_digest(path) == digest:
@@ -42,14 +42,14 @@ class Store:
 
     def has(self, digest: Digest) -> bool:
         """Whether the store has a file for this digest. Its bytes are verified when it is used."""
-        return self._file(digest).is_file()
+        return self._get_file_path(digest).is_file()
 
     @contextmanager
     def open_incoming(self) -> Iterator[BinaryIO]:
         """Create a temporary file, which is deleted when the block ends unless ``add_file`` moved it into the store."""
         from secrets import token_hex
 
-        path = self._folder("files") / f".incoming-{token_hex(16)}"
+        path = self._prepare_folder("files") / f".incoming-{token_hex(16)}"
         try:
             with path.open("x+b") as stream:
                 yield stream
@@ -60,7 +60,7 @@ class Store:
         """Move a complete file into the store under the digest that was computed from its bytes."""
         stream.flush()  # no fsync: damage after a power failure is detected before use
         os.fchmod(stream.fileno(), 0o444)
-        path = self._file(digest)
+        path = self._get_file_path(digest)
         try:
             Path(stream.name).replace(path)
         except OSError as err:
@@ -83,23 +83,23 @@ class Store:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} changed while it was copied")
         return stored
 
-    def record_tree(self, digest: Digest, tree: Digest) -> None:
+    def record_tree_digest(self, digest: Digest, tree: Digest) -> None:
         """Record the tree digest of an archive, for platforms that were unknown when it was locked."""
-        write_atomically(self._folder("contents") / digest.hex, f"{tree}\n".encode())
+        write_atomically(self._prepare_folder("contents") / digest.hex, f"{tree}\n".encode())
 
-    def recorded_tree(self, digest: Digest) -> Digest | None:
+    def read_tree_digest(self, digest: Digest) -> Digest | None:
         """Return the recorded tree digest of an archive, if any."""
         path = self.root / "contents" / digest.hex
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
-    def record_build_files(self, key: str, digest: Digest) -> None:
+    def record_build_files_digest(self, key: str, digest: Digest) -> None:
         """Record the digest of the files that a build created, which the lock does not pin.
 
         These are bytecode and the output of install scripts.
         """
-        write_atomically(self._folder("made-here") / key, f"{digest}\n".encode())
+        write_atomically(self._prepare_folder("made-here") / key, f"{digest}\n".encode())
 
-    def recorded_build_files(self, key: str) -> Digest | None:
+    def read_build_files_digest(self, key: str) -> Digest | None:
         """Return the recorded digest of files that a build created; None if there is no valid record."""
         try:
             return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
@@ -117,7 +117,7 @@ class Store:
     @contextmanager
     def lock_image_folder(self, digest: Digest) -> Iterator[Path]:
         """Lock the folder of an image layout against other processes until the block ends. Yields the folder."""
-        folder = self._folder("images")
+        folder = self._prepare_folder("images")
         with hold_write_lock(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
@@ -131,7 +131,7 @@ class Store:
         from tempfile import mkdtemp
 
         environment = self.environment_folder(key)
-        folder = self._folder("environments")
+        folder = self._prepare_folder("environments")
         with hold_write_lock(folder / f"{key}.build", BUILD_SECONDS):
             for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed
                 remove_tree(leftover)
@@ -153,12 +153,12 @@ class Store:
                 remove_tree(building)
         return environment
 
-    def _file(self, digest: Digest) -> Path:
+    def _get_file_path(self, digest: Digest) -> Path:
         if digest.algorithm != "sha256":
             raise PinwardenError("DIGEST_INVALID", f"the store identifies files by sha256, not {digest.algorithm}")
         return self.root / "files" / digest.hex
 
-    def _folder(self, name: str) -> Path:
+    def _prepare_folder(self, name: str) -> Path:
         folder = self.root / name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 The manifest has one section per package. The closure's ``tree`` digest covers a section's text, so a manifest that was
 edited to match an edited file is detected too. Files that the build creates are in the section `BUILD_FILES`, whose
-digest is recorded in the store (`Store.recorded_build_files`). That section may have only bytecode of locked sources
+digest is recorded in the store (`Store.read_build_files_digest`). That section may have only bytecode of locked sources
 or, if install scripts were approved, files in the folders of their packages. The paths in a section named after a
 folder of node_modules are relative to that folder.
 
@@ -251,7 +251,7 @@ def _read_worker_result(pid: int, reader: int) -> list[FileHash] | None:
 
 
 def _hash_files(root: str, paths: Sequence[str]) -> list[FileHash]:
-    buffer = bytearray(_CHUNK)  # shared: a new one per file would take longer than reading and hashing it
+    buffer = bytearray(_CHUNK)  # for all files, because allocating it takes longer than hashing a file
     folder = os.open(root, os.O_RDONLY)
     try:
         return [_hash_file(path, folder, buffer) for path in paths]

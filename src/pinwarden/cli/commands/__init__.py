@@ -193,7 +193,7 @@ def command(
 
 
 def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The command that the first words name, and the other words. ``lock digest`` takes precedence over ``lock``."""
+    """Return the command that the first words name, and the other words. The longest name wins."""
     for count in (2, 1):
         name = " ".join(arguments[:count])
         if len(arguments) >= count and name in COMMANDS:
@@ -203,12 +203,12 @@ def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def subcommands(name: str) -> dict[str, str]:
-    """The commands of two words whose first word is the name, with one line of help each."""
+    """Return the commands of two words whose first word is the name, with one line of help each."""
     return {command: summary for command, summary in COMMANDS.items() if command.startswith(f"{name} ")}
 
 
 def command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
-    """A command, and the parser of its arguments. Imports the module of the command."""
+    """Return a command, and the parser of its arguments. Imports the module of the command."""
     command = load_command(name)
     # No abbreviations: --env would mean --environment, until a new option --env changes the meaning of scripts.
     # argparse creates a formatter for every argument; only the one that prints has to measure the terminal.

@@ -88,7 +88,7 @@ def approve(args: Namespace) -> int:
 
 
 def _find_blocked_elsewhere(args: Namespace, servers: Sequence[ServerToApprove]) -> tuple[ServerToApprove, ...]:
-    """Named servers that are not locked or configured here, but of which a gateway blocked something."""
+    """Return named servers that are not locked or configured here, but of which a gateway blocked something."""
     from pinwarden.gateway.review import find_pending_reviews
     from pinwarden.project.servers_to_approve import ServerToApprove
 
@@ -133,7 +133,7 @@ def _print_totals(approved: int, asked: int) -> int:
 
 
 def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[Review, ...], ...]:
-    """What gateways blocked of the server, in groups with the same approved surface."""
+    """Return the items of the server that gateways blocked, in groups with the same approved surface."""
     from pinwarden.gateway.review import find_pending_reviews
 
     locks: list[Path | None] = [part.project.lock for part in server.parts]
@@ -299,7 +299,7 @@ def _build_yes_command(args: Namespace) -> str:
 
 
 def _repeated_options(args: Namespace) -> list[str]:
-    """The options of this call that a suggested command needs too."""
+    """Return the options of this call that a suggested command needs too."""
     options = ["--all"] if args.all else []
     for name in ("client", "project", "file", "scope"):
         if getattr(args, name) is not None:

@@ -169,7 +169,7 @@ def _follow(state: GatewayState, entry_filter: EntryFilter, last_number: int) ->
 
 
 def _format_entry(entry: LogEntry) -> str:
-    """An event as one line."""
+    """Return an event as one line."""
     from pinwarden.core.text import neutralize_log_commands, show_invisible
 
     fact = entry.event

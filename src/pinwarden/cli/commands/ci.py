@@ -243,7 +243,7 @@ def _refuse_single_project_options(args: Namespace, projects: Sequence[Project])
 
 
 def _parse_digest(text: str | None) -> str | None:
-    """The digest in the lock's format. A malformed digest is a usage error, not a sign of an edited lock."""
+    """Return the digest in the lock's format. A malformed digest is a usage error, not a sign of an edited lock."""
     if text is None:
         return None
     try:
@@ -253,7 +253,7 @@ def _parse_digest(text: str | None) -> str | None:
 
 
 def _project_option(project: Project, root: Path) -> str:
-    """The options with which the workflow, in the repository's root, names this project."""
+    """Return the options with which the workflow, in the repository's root, names this project."""
     import shlex
 
     folder = _relative_path(project.root, root)

@@ -301,7 +301,7 @@ def contract_explain(args: Namespace) -> int:
 
 
 def _add_server_arguments(parser: ArgumentParser) -> None:
-    """The server: a Python file, a command, or a URL."""
+    """Add the argument for the server: a Python file, a command, or a URL."""
     server = parser.add_argument_group("the server (one of --server, --url and --command)")
     server.add_argument(
         "--server", metavar="FILE[:OBJECT]", help="Python file with the server, which Pinwarden imports"
@@ -395,7 +395,7 @@ def _refuse_unused_options(args: Namespace) -> None:
 
 
 def _chart(report: Report) -> str:
-    """A bar for each tool, the most expensive first."""
+    """Return a bar for each tool, the most expensive first."""
     from pinwarden.cli.render.text import table
 
     costs: dict[str, int] = dict(report.facts["tools"])

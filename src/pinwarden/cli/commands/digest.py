@@ -129,7 +129,7 @@ def lock_digest(args: Namespace) -> int:
 
 
 def _read_input(name: str) -> bytes:
-    """The bytes of a file, or of standard input if the name is ``-``."""
+    """Return the bytes of a file, or of standard input if the name is ``-``."""
     from pinwarden.core.strict_json import DEFAULT_LIMITS
     from pinwarden.system.files import read_file
 

@@ -260,7 +260,7 @@ def _settings(args: Namespace) -> Settings:
 
 
 def _temporary_token(state: GatewayState, settings: Settings) -> str:
-    """A token for this run if no client has one, else an empty string."""
+    """Return a token for this run if no client has one, else an empty string."""
     from pinwarden.gateway.http.gateway import LOOPBACK
     from pinwarden.gateway.store.tokens import generate_token
 
@@ -323,14 +323,14 @@ def _parse_address(text: str) -> tuple[str, int]:
 
 
 def _parse_process_count(text: str) -> int:
-    """A number of processes. Each may need a thread and three open files."""
+    """Return a number of processes. Each may need a thread and three open files."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_PROCESSES or len(text) > 9:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MAX_PROCESSES}")
     return int(text)
 
 
 def _parse_host(text: str) -> str:
-    """A host name as in a Host header, without the port. Other values would never match."""
+    """Return a host name as in a Host header, without the port. Other values would never match."""
     name = text.removeprefix("[").removesuffix("]")
     if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
         raise ArgumentTypeError(f"{text[:80]!a} is not a host name; leave out https:// and the port")
@@ -338,7 +338,7 @@ def _parse_host(text: str) -> str:
 
 
 def _parse_origin(text: str) -> str:
-    """An origin as browsers send it: scheme and host, and the port if it is not the default."""
+    """Return an origin as browsers send it: scheme and host, and the port if it is not the default."""
     scheme, separator, rest = text.rstrip("/").partition("://")
     if text == "null":
         raise ArgumentTypeError("null is the origin of all sandboxed pages, so it does not identify one")

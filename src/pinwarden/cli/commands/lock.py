@@ -254,7 +254,7 @@ def outdated(args: Namespace) -> int:
 
 
 def _lock_request(args: Namespace) -> LockRequest:
-    """Which server to lock, for which clients."""
+    """Return which server to lock, for which clients."""
     from pinwarden.project.lock import LockRequest
 
     clients = args.client or ["claude"]
@@ -273,7 +273,7 @@ def _lock_request(args: Namespace) -> LockRequest:
 
 
 def _writable_clients(scope: str) -> list[str]:
-    """The clients whose configuration of that scope Pinwarden can write."""
+    """Return the clients whose configuration of that scope Pinwarden can write."""
     from pinwarden.clients.table import find_installation_location, get_client
     from pinwarden.lock.entry import LOCK_CLIENTS
 
@@ -282,7 +282,7 @@ def _writable_clients(scope: str) -> list[str]:
 
 
 def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
-    """How to write the lock. An approver is needed only if something is approved; ``how`` describes how."""
+    """Return how to write the lock. ``how`` is recorded as the reason of the approval, unless ``--why`` gives one."""
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.lock import LockOptions
     from pinwarden.system.clock import now
@@ -298,7 +298,7 @@ def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOp
 
 @contextmanager
 def _open_verification(args: Namespace, project: Project) -> Iterator[FetchContext | None]:
-    """The context for downloading with --verify; None without it."""
+    """Open the context for downloading with --verify; None without it."""
     if not args.verify or args.offline:
         yield None
         return

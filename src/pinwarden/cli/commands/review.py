@@ -186,7 +186,7 @@ def review_approve(args: Namespace) -> int:
 
 
 def _configure_decision(parser: ArgumentParser) -> None:
-    """The options of every decision: names of changes, database, approver and reason."""
+    """Add the options of every decision: names of changes, database, approver and reason."""
     parser.add_argument("name", nargs="*", help="names of changes, as pinwarden review list prints them")
     parser.add_argument(
         "--names-from",
@@ -339,7 +339,7 @@ def _ask_decision(report: Report) -> str:
 
 
 def _ask_reason(*, needed: bool) -> str:
-    """The reason; empty if the terminal was closed, and then nothing is decided."""
+    """Return the reason; empty if the terminal was closed, and then nothing is decided."""
     from pinwarden.gateway.review import DEFAULT_REASON
 
     while line := read_line("why? " if needed else f"why ({DEFAULT_REASON})? "):
@@ -386,7 +386,7 @@ def _format_state(review: dict[str, Any]) -> str:
 
 
 def _format_baseline(baseline: str) -> str:
-    """Where the approval is stored: two projects may each have a server of the same name."""
+    """Return where the approval is stored, because two projects may each have a server of the same name."""
     lock = baseline.removeprefix("lock:")
     if lock == baseline:
         return "first use"
@@ -398,7 +398,7 @@ def _format_baseline(baseline: str) -> str:
 
 
 def _read_names(args: Namespace) -> list[str]:
-    """The names on the command line and in the file."""
+    """Return the names on the command line and in the file."""
     names = [*args.name, *(_read_names_file(args.names_from) if args.names_from else ())]
     if not names:
         problem = f"{args.names_from} contains no names" if args.names_from else "give the names of changes"

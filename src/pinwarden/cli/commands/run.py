@@ -99,7 +99,7 @@ def run(args: Namespace) -> int:
 
 
 def _find_authority(args: Namespace, here: Project) -> Authority:
-    """Which lock and policy apply. ``--policy`` takes precedence."""
+    """Return the lock and policy that apply. ``--policy`` takes precedence."""
     from pinwarden.project.authority import RunRequest, resolve_authority
 
     request = RunRequest(

@@ -143,7 +143,7 @@ def _scan(targets: list[ScanTarget], unscanned: list[UnscannedServer], args: Nam
 
 
 def _choose_targets(targets: list[ScanTarget], args: Namespace, words: str) -> list[ScanTarget]:
-    """The targets that the user allows. Without a terminal, the options decide."""
+    """Return the targets that the user allows. Without a terminal, the options decide."""
     from pinwarden.cli.questions import can_ask
 
     local = [target for target in targets if not target.is_remote]

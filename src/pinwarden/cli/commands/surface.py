@@ -121,7 +121,7 @@ def diff(args: Namespace) -> int:
 
 
 def _format_items(surface: Surface) -> str:
-    """One line for each item, safe to print."""
+    """Return one line for each item, safe to print."""
     from pinwarden.cli.render.text import truncate
     from pinwarden.core.text import neutralize_log_commands, show_invisible
     from pinwarden.surface.surface import ITEM_KINDS
@@ -140,13 +140,13 @@ def _format_items(surface: Surface) -> str:
 
 
 def _describe(text: str) -> str:
-    """The beginning of a description, with its length if it is cut."""
+    """Return the beginning of a description, with its length if it is cut."""
     excerpt = _excerpt(text)
     return f"{len(text)} characters: {excerpt}" if excerpt.endswith("…") else excerpt
 
 
 def _excerpt(text: str) -> str:
-    """The beginning of a text; an ellipsis shows that there is more."""
+    """Return the beginning of a text; an ellipsis shows that there is more."""
     from pinwarden.core.text import show_invisible
 
     stripped = text.strip()

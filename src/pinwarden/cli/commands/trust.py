@@ -151,7 +151,7 @@ def trust_list(args: Namespace) -> int:
 
 
 def _read_keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
-    """The public key and the log key. Only a registry has a log key."""
+    """Return the public key and the log key. Only a registry has a log key."""
     from pinwarden.cli.key_arguments import read_public_keys
 
     pointer = next(iter(read_public_keys([args.pointer_key]).values())) if args.pointer_key else None
@@ -163,7 +163,7 @@ def _read_keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
 
 
 def _read_identity_key(file: str) -> NoteKey:
-    """The log key in a registry's registry.json."""
+    """Return the log key in a registry's registry.json."""
     from pinwarden.cli.key_arguments import read_public_key_file
     from pinwarden.core.keys import describe_key_data
     from pinwarden.registry.registry_documents import parse_identity
@@ -182,7 +182,7 @@ def _read_identity_key(file: str) -> NoteKey:
 
 
 def _parse_log_key(text: str) -> NoteKey:
-    """A registry's verifier key: name+id+key."""
+    """Return a registry's verifier key: name+id+key."""
     from pinwarden.core.keys import refuse_private_key
     from pinwarden.core.signed_note import NoteKey
 

@@ -13,11 +13,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def completion_script(shell: str, commands: tuple[CommandSpec, ...]) -> str:
-    """The completion script for a shell."""
+    """Return the completion script for a shell."""
     function: Callable[[tuple[CommandSpec, ...]], str] = import_module(f"pinwarden.cli.completion.{shell}").script
     return function(commands)
 
 
 def shell_quote(text: str) -> str:
-    """Text in single quotes, for bash and zsh."""
+    """Return text in single quotes, for bash and zsh."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -57,7 +57,7 @@ complete -F _pinwarden pinwarden
 
 
 def script(commands: tuple[CommandSpec, ...]) -> str:
-    """The completion script."""
+    """Return the completion script."""
     return "\n".join(
         [
             _HEAD + _first_word_section(commands),

@@ -47,7 +47,7 @@ complete -c pinwarden -n __pinwarden_program_arguments -F
 
 
 def script(commands: tuple[CommandSpec, ...]) -> str:
-    """The completion script."""
+    """Return the completion script."""
     families = two_word_commands(commands)
     two_word_names = " ".join(_quote(command.name) for members in families.values() for command in members)
     names_with_program = " ".join(_quote(command.name) for command in commands if command.takes_command)

@@ -33,7 +33,7 @@ fi
 
 
 def script(commands: tuple[CommandSpec, ...]) -> str:
-    """The completion script."""
+    """Return the completion script."""
     return _HEAD + "\n".join(
         [
             _first_word_section(commands),

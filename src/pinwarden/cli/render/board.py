@@ -36,7 +36,7 @@ Cell = tuple[str, str | None]
 
 
 def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = False) -> str:
-    """The servers by scope, in the form that fits the width of the terminal."""
+    """Return the servers by scope, in the form that fits the width of the terminal."""
     width, painter = terminal_width(), _Painter(colour)
     table = _Table(servers, now, width, painter) if width >= _TABLE and servers else None
     lines: list[str] = [] if table is None else [table.heading]
@@ -48,7 +48,7 @@ def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = Fa
 
 
 def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSecret]) -> str:
-    """The lines below the board: blocked changes, changed configurations, and secrets with the way to fix them."""
+    """Return the lines below the board: blocked changes, changed configurations, and secrets with their fixes."""
     width = terminal_width()
     lines: list[str] = []
     blocked = [server for server in servers if server.blocked]
@@ -71,7 +71,7 @@ def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSec
 
 
 def describe_age(then: str | None, now: str) -> str:
-    """How long ago a time was, in at most seven characters: ``5m ago``, ``3h ago``, ``12d ago``."""
+    """Return how long ago a time was, in at most seven characters: ``5m ago``, ``3h ago``, ``12d ago``."""
     start, end = parse_timestamp(then), parse_timestamp(now)
     if start is None or end is None:
         return "never"
@@ -92,7 +92,7 @@ class _Painter:
         self._symbols: Mapping[str, str] = _SYMBOLS if _can_encode("".join(_SYMBOLS.values())) else {}
 
     def add_symbol(self, state: str, words: str) -> str:
-        """A symbol and a word."""
+        """Return a symbol and a word."""
         symbol = self._symbols.get(state)
         return f"{symbol} {words}" if symbol else words
 
@@ -118,7 +118,7 @@ class _Table:
         self.heading = _GAP.join(_fit(heading, size) for heading, size in sized).rstrip()
 
     def render(self, servers: Iterable[ServerStatus]) -> Iterator[str]:
-        """The lines of these servers."""
+        """Yield the lines of these servers."""
         for server in servers:
             cells = zip(self._cells(server), self._widths, strict=True)
             yield _GAP.join(self._painter.paint(_fit(text, size), state) for (text, state), size in cells).rstrip()
@@ -165,7 +165,7 @@ def _describe_state(member: str, state: str) -> str:
 
 
 def _flow(parts: Iterable[Cell], width: int, painter: _Painter) -> Iterator[str]:
-    """Words one after the other, on as many lines as they need. Colours do not count as width."""
+    """Yield lines with as many words as fit into the width. Colours do not count as width."""
     line, used = "", 0
     for text, state in parts:
         size = display_width(text)
@@ -193,7 +193,7 @@ def _list_clients(server: ServerStatus) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    """A text in exactly this many columns: padded, or cut with an ellipsis."""
+    """Return a text in exactly this many columns: padded, or cut with an ellipsis."""
     size = display_width(text)
     if size <= width:
         return text + " " * (width - size)
@@ -206,7 +206,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many columns a text takes on a terminal: none for combining characters, two for wide ones."""
+    """Return how many columns a text takes on a terminal: none for combining characters, two for wide ones."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)

@@ -20,7 +20,7 @@ _MAX_TEXT = 2000  # characters of each text in a row; an annotation may have 64 
 
 
 def render(report: Report) -> str:
-    """Summary, rows, notes. The summary is first because GitHub shows only ten commands of each kind."""
+    """Render summary, rows and notes. The summary is first because GitHub shows only ten commands of each kind."""
     title = f"pinwarden {report.command}"
     lines = [_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
     lines += [_row(report, row) for row in report.rows]
@@ -29,7 +29,7 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """One command with the error code as its title."""
+    """Render one command with the error code as its title."""
     return _command("error", {"title": err.code}, f"{command}: {_shorten(err.message)}", f"hint: {err.hint}") + "\n"
 
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def render(report: Report) -> str:
-    """The facts as JSON, with invisible characters escaped so that it is safe to print."""
+    """Return the facts as JSON, with invisible characters escaped so that it is safe to print."""
     facts = {**report.facts, **({"next_command": report.next_command} if report.next_command else {})}
     return escape_json_for_log(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def render_error(err: PinwardenError, _command: str) -> str:
-    """The error under the member ``error``, which no report has."""
+    """Return the error under the member ``error``, which no report has."""
     report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
     return escape_json_for_log(json.dumps(report, indent=2)) + "\n"

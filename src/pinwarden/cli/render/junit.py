@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report) -> str:
-    """One suite with one test case per row, or one for the command itself if there are no rows."""
+    """Render one suite with one test case per row, or one for the command itself if there are no rows."""
     failing = _failing_levels(report)
     kind = "error" if report.exit_code == EXIT_UNCHECKED else "failure"
     cases = [line for row in report.rows for line in _case(report, row, kind if row.severity in failing else "")]
@@ -35,7 +35,7 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """One suite with one test case. A refusal is a failure, as in a report; anything else an error."""
+    """Render one suite with one test case. A refusal is a failure, as in a report; anything else is an error."""
     refused = err.exit_code == EXIT_REFUSED
     kind = "failure" if refused else "error"
     body = _lines(err.message, f"hint: {err.hint}")
@@ -63,7 +63,7 @@ def _document(suite: str, counts: str, property_attributes: str, cases: Iterable
 
 
 def _failing_levels(report: Report) -> tuple[str, ...]:
-    """The levels that made the command fail: those that need a decision, else warnings, else all."""
+    """Return the levels that made the command fail: those that need a decision, else warnings, else all."""
     if report.exit_code == 0:
         return ()
     present = {row.severity for row in report.rows}

@@ -23,7 +23,7 @@ _MAX_PIECE = 2000  # characters of an unchanged, removed or added text; escaping
 
 
 def render(report: Report) -> str:
-    """A heading, a table of the rows, and the changed texts below it."""
+    """Return a heading, a table of the rows, and the changed texts below it."""
     lines = [
         f"### Pinwarden {report.command}: {_escape(_cell(report.subject))}",
         "",
@@ -43,13 +43,13 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """A section with the error in place of a report."""
+    """Return a section with the error in place of a report."""
     heading = f"### {command.capitalize()} did not finish"
     return f"{heading}\n\n**{_escape(err.message)}** (`{err.code}`)\n\n> {_escape(err.hint)}\n"
 
 
 def _rows(rows: tuple[Row, ...]) -> list[str]:
-    """As many rows as fit into the budget of the table."""
+    """Return as many rows as fit into the budget of the table."""
     lines: list[str] = []
     budget = _MAX_TABLE
     for row in rows:
@@ -68,7 +68,7 @@ def _cell(text: str) -> str:
 
 
 def _fit_comment(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
-    """The lines, followed by as many texts as fit into a comment."""
+    """Return the lines, followed by as many texts as fit into a comment."""
     budget = _MAX_COMMENT - sum(len(line) + 1 for line in (*lines, *notes))
     omitted = 0
     for text in filter(None, texts):
@@ -81,7 +81,7 @@ def _fit_comment(lines: list[str], texts: list[list[str]], notes: list[str]) -> 
 
 
 def _locate(row: Row) -> str:
-    """The file with its line, and the location in it or in the item."""
+    """Return the file with its line, and the location in it or in the item."""
     file = "" if row.file is None else row.file if row.line is None else f"{row.file}:{row.line}"
     return " ".join(_code_span(_cell(location)) for location in (file, row.path) if location)
 
@@ -91,7 +91,7 @@ def _code_span(text: str) -> str:
 
 
 def _texts(row: Row) -> list[str]:
-    """The difference between two texts, or the only text there is."""
+    """Return the difference between two texts, or the only text there is."""
     if row.before is None and row.after is None:
         return []
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}

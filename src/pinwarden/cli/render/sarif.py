@@ -19,7 +19,7 @@ _LEVELS = {"critical": "error", "review": "warning", "warning": "warning", "info
 
 
 def render(report: Report) -> str:
-    """One run with one result per row."""
+    """Render one run with one result per row."""
     codes = sorted({row.code for row in report.rows})
     rules = [_rule(code, report.rule_texts.get(code)) for code in codes]
     results = [_result(report, row, codes.index(row.code)) for row in report.rows]
@@ -27,7 +27,7 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """A run that was not successful: no results, and a notification with the error."""
+    """Return a run that was not successful: no results, and a notification with the error."""
     descriptor = {"id": err.code, "shortDescription": {"text": CODES[err.code].meaning}}
     notification = {
         "descriptor": {"id": err.code, "index": 0},
@@ -43,7 +43,7 @@ def render_error(err: PinwardenError, command: str) -> str:
 
 
 def _rule(code: str, meaning: str | None) -> dict[str, Any]:
-    """A rule with all members that GitHub code scanning requires."""
+    """Return a rule with all members that GitHub code scanning requires."""
     words = code.replace("_", " ")
     text = meaning or f"{words.capitalize()}."
     advice = f"{text} Review the change, then undo it or approve it. Reference: docs/reference/findings.md, {code}."
@@ -93,7 +93,7 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def _physical_location(report: Report, row: Row) -> dict[str, Any]:
-    """File and line, which code scanning requires. A finding about a whole file is at line 1."""
+    """Return file and line, which code scanning requires. A finding about a whole file is at line 1."""
     file = row.file or report.file
     if file is None:
         return {}
@@ -103,7 +103,7 @@ def _physical_location(report: Report, row: Row) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """A relative reference, which viewers resolve against the sources; a file URI for an absolute path."""
+    """Return a relative reference, which viewers resolve against the sources; a file URI for an absolute path."""
     if file[1:3] == ":/":  # a Windows drive
         return f"file:///{file[0]}:{_percent_encode(file[2:])}"
     return f"file://{_percent_encode(file)}" if file.startswith("/") else _percent_encode(file)

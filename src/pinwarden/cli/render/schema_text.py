@@ -15,7 +15,7 @@ _MAX_TYPE = 160  # characters of one type, before its members are left out
 
 
 def describe_parameters(tool: dict[str, Any]) -> str:
-    """The parameters of a tool with their types; ``?`` marks optional ones."""
+    """Return the parameters of a tool with their types; ``?`` marks optional ones."""
     schema = tool.get("inputSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         return ""
@@ -23,13 +23,13 @@ def describe_parameters(tool: dict[str, Any]) -> str:
 
 
 def quote_name(name: Any) -> str:
-    """A name as it is, or in quotes if it has characters that could be taken for something else than a name."""
+    """Return a name as it is, or in quotes if it has characters that could be taken for something else than a name."""
     text = str(name)
     return text if _PLAIN_NAME.fullmatch(text) else _encode(text)
 
 
 def describe_schema(schema: Any) -> str:
-    """The type that a schema describes."""
+    """Return the type that a schema describes."""
     root = schema if isinstance(schema, dict) else {}
     return _describe(schema, root, depth=1)
 
@@ -86,7 +86,7 @@ def _simple_type(schema: dict[str, Any]) -> str:
 
 
 def _resolve(reference: str, root: dict[str, Any]) -> Any:
-    """The part of the schema that a local reference names; None if there is none."""
+    """Return the part of the schema that a local reference names; None if there is none."""
     if not reference.startswith("#/"):
         return None
     value: Any = root

@@ -46,7 +46,7 @@ _LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool has hints (read-on
 def render_surface(
     surface: Surface, *, name: str = "", warnings: Sequence[Row] = (), full: bool = False, width: int | None = None
 ) -> str:
-    """A surface for its first approval: scan warnings, tools with parameters and hints, costs.
+    """Return a surface for its first approval: scan warnings, tools with parameters and hints, costs.
 
     With ``full``, each item is followed by its complete definition.
     """
@@ -68,7 +68,7 @@ def render_surface(
 
 
 def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str:
-    """What the scan found in text that is not approved yet, or that it found nothing."""
+    """Render the findings in text that is not approved yet, or say that there are none."""
     page = _Page(width, full=False)
     if not warnings:
         return page.with_line("The scan found no text that looks like an attack.").text()
@@ -85,7 +85,7 @@ def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str
 
 
 def render_changes(changes: Sequence[Change], *, full: bool = False, width: int | None = None) -> str:
-    """The verdict, then the words that changed, grouped by what happened. With ``full``, values are complete."""
+    """Return the verdict, then the words that changed, grouped by what happened. With ``full``, values are complete."""
     page = _Page(width, full=full)
     page.add(summarize_changes(changes))
     for change in changes:
@@ -101,7 +101,7 @@ def render_changes(changes: Sequence[Change], *, full: bool = False, width: int 
 
 
 def changes_of_report(report: Report) -> tuple[Change, ...]:
-    """The changes in the facts of a report."""
+    """Return the changes in the facts of a report."""
     return tuple(parse_change(change) for change in report.facts.get("changes", ()))
 
 
@@ -137,7 +137,7 @@ class _Page:
         return self
 
     def text(self) -> str:
-        """All lines."""
+        """Return all lines."""
         return neutralize_log_commands("".join(f"{line}\n" for line in self._lines))
 
     def _wrap(self, line: str, indent: int, hanging: int) -> None:
@@ -222,7 +222,7 @@ def _describe_hints(tool: dict[str, Any]) -> str:
 
 
 def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, str]]) -> None:
-    """One heading; changes that differ only in the item are one entry."""
+    """Add one heading with its changes. Changes that differ only in the item are one entry."""
     entries: dict[tuple[str, ...], list[Change]] = {}
     for change in group.changes:
         is_required = (change.entity, change.name, change.path) in required
@@ -250,7 +250,7 @@ def _add_reasoned_change(page: _Page, change: Change) -> None:
 
 
 def _add_entry(page: _Page, name: str, lines: Sequence[str], indent: int) -> None:
-    """A name and what changed; on one line if it fits. The lines are escaped already."""
+    """Add a name and its change, on one line if it fits. The lines are escaped already."""
     escaped = show_invisible(name)
     if name and len(lines) == 1 and indent + len(escaped) + 2 + len(lines[0]) <= page.width and "\n" not in lines[0]:
         page.add_escaped(f"{escaped}: {lines[0]}", indent=indent)
@@ -267,7 +267,7 @@ def _name_item(change: Change) -> str:
 
 
 def _locate(change: Change) -> str:
-    """Where in the item the change is, unless its phrase says it."""
+    """Say where in the item the change is, unless its phrase says it."""
     path = change.path.removeprefix("/inputSchema")
     if path.count("/") <= 1 or change.kind.startswith("annotation_"):
         return ""
@@ -297,7 +297,7 @@ def _is_new_item(change: Change) -> bool:
 
 
 def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[str]:
-    """The values of a change as escaped lines."""
+    """Return the values of a change as escaped lines."""
     before, after, member = change.before, change.after, change.path.rpartition("/")[2]
     if _is_new_item(change):
         page = _Page(10**6, full=False)
@@ -324,7 +324,7 @@ def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[s
 
 
 def _flow(text: str, *, full: bool, limit: int = _MAX_DESCRIPTION) -> str:
-    """The words of a text without its line breaks, so that long lists stay short."""
+    """Return the words of a text without its line breaks, so that long lists stay short."""
     words = " ".join(text.split())
     if full or len(words) <= limit:
         return words

@@ -29,7 +29,7 @@ _CONTEXT = 160  # characters of unchanged text between two changes of a long tex
 
 
 def render_text(report: Report, *, colour: bool = False, detail: Detail = "normal") -> str:
-    """Rows, then notes, then the summary, then the next command.
+    """Render rows, then notes, then the summary, then the next command.
 
     ``quiet`` leaves out notes and what does not fail. ``verbose`` prints every row and every note in full.
     """
@@ -49,7 +49,7 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
 
 
 def _choose_rows(report: Report, detail: Detail) -> tuple[Row, ...]:
-    """With ``quiet``, the rows that fail; if the command fails because of warnings, those."""
+    """Return the rows to print. With ``quiet``, these are the rows that make the command fail."""
     if detail != "quiet":
         return report.rows
     failing = tuple(row for row in report.rows if row.severity in ("critical", "review"))
@@ -79,7 +79,7 @@ def render_rows(
 
 
 def _suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
-    """A block for all findings about one text, or about the same text of several items: what it tries, and how."""
+    """Return one block for all findings about one text, or about the same text of several items."""
     from pinwarden.surface.scan.intent import describe_intent
 
     first = group.rows[0]
@@ -97,7 +97,7 @@ def _suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
 
 
 def _cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
-    """A block for several servers with the same kind of problem."""
+    """Return a block for several servers with the same kind of problem."""
     first = group.rows[0]
     names = ", ".join(group.names)
     phrase = CAUSES.get(first.code)
@@ -114,7 +114,7 @@ def _cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: b
 
 
 def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
-    """A sentence wrapped to the terminal; on a single line if the output is not a terminal.
+    """Return a sentence wrapped to the terminal; on a single line if the output is not a terminal.
 
     A ``label`` precedes the first line; the other lines are indented by its width. ``stream`` is where the text will be
     written (default: stdout).
@@ -135,13 +135,13 @@ def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
 
 
 def truncate(line: str) -> str:
-    """A line cut to the width of the terminal; unchanged if the output is not a terminal."""
+    """Return a line cut to the width of the terminal; unchanged if the output is not a terminal."""
     width = _width_of()
     return line if not width or len(line) <= width else f"{line[: max(40, width) - 1]}…"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table. Long cells are cut, except in the last column.
+    """Return a table. Long cells are cut, except in the last column.
 
     On a terminal that is too narrow for the table, each row becomes a block of lines.
     """
@@ -156,7 +156,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def definition_list(rows: Mapping[str, str]) -> str:
-    """Names and their meanings in two columns."""
+    """Return names and their meanings in two columns."""
     column = max(map(len, rows)) + 4
     width = max(column + 15, shutil.get_terminal_size((100, 24)).columns)
     lines = (
@@ -167,7 +167,7 @@ def definition_list(rows: Mapping[str, str]) -> str:
 
 
 def sections(parts: Iterable[Mapping[str, Any]]) -> str:
-    """Headings with their lines below them, indented and wrapped."""
+    """Return headings with their lines below them, indented and wrapped."""
     width = terminal_width()
     lines: list[str] = []
     for part in parts:
@@ -180,12 +180,12 @@ def sections(parts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def terminal_width() -> int:
-    """The terminal's width, 40 to 120 columns; 100 if there is no terminal."""
+    """Return the terminal's width, 40 to 120 columns; 100 if there is no terminal."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
 def _heading(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
-    """The severity, the item and its location; several items are listed below it."""
+    """Return the severity, the item and its location; several items are listed below it."""
     level = _paint(f"{row.severity:{_LEVEL_WIDTH}}", row.severity, colour)
     path = "".join(f"  {location}" for location in (row.path, _file_location(row)) if location)
     distinct = list(dict.fromkeys(names))
@@ -212,7 +212,7 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
 
 
 def _file_location(row: Row) -> str:
-    """``file:line:column`` as far as known, which many terminals can open."""
+    """Return ``file:line:column`` as far as known, which many terminals can open."""
     known = (row.file, *((row.line, row.column) if row.file else ()))
     return ":".join(str(part) for part in known if part is not None)
 
@@ -238,7 +238,7 @@ _MARK_IN_TEXT = re.compile(r"(?<=\[)-|-(?=\])|(?<=\{)\+|\+(?=\})|^[\]}]")
 
 
 def _mark_text(operation: str, text: str) -> str:
-    """A text between its marks. Marks inside it are escaped, or they could make new text look unchanged."""
+    """Return a text between its marks. Marks inside it are escaped, or they could make new text look unchanged."""
     return _MARK_IN_TEXT.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
 
 
@@ -273,7 +273,7 @@ def _paint(text: str, name: str, colour: bool) -> str:
 
 
 def _width_of(stream: TextIO | None = None) -> int:
-    """The width of the terminal behind a stream (stdout by default); 0 if it is not a terminal."""
+    """Return the width of the terminal behind a stream (stdout by default); 0 if it is not a terminal."""
     if stream is None or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size((0, 0)).columns if (stream or sys.stdout).isatty() else 0
     try:
@@ -377,7 +377,7 @@ def _group_warnings(rows: Sequence[Row]) -> list[RowGroup]:
 
 
 def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str, list[str]]:
-    """What the rows of a group have in common, and for each row what is special about it.
+    """Return what the rows of a group have in common, and for each row what is special about it.
 
     Particulars of rows that are only informative are left out.
     """

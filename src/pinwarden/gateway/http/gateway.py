@@ -260,7 +260,7 @@ class HttpGateway:
 
     def _warn_if_observing(self) -> None:
         """Warn if the policy reports changes without blocking them."""
-        warning = self._policy.describe_unblocked()
+        warning = self._policy.describe_unblocked_content()
         if warning:
             self._write_log(warning)
 

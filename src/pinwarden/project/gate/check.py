@@ -205,7 +205,7 @@ def _is_policy_covered(options: GateOptions, lock_problems: Iterable[Row]) -> bo
 def _check_loosened_policy(project: Project, policies: Policies) -> Iterator[Row]:
     """Report rules that allow something that is blocked by default. Anyone who can edit the repository can add them."""
     gateway = policies.own.gateway if policies.own is not None else None
-    for sentence in gateway.describe_loosened() if gateway is not None else ():
+    for sentence in gateway.describe_loosened_settings() if gateway is not None else ():
         yield Row(
             code="policy_loosened",
             severity=POLICY_KINDS["policy_loosened"].severity,

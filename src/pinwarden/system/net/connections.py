@@ -86,7 +86,7 @@ async def connect_protocol(
     tls: ssl.SSLContext | None,
     host: str,
 ) -> ProtocolT:
-    """`connect_socket` on an event loop, with TLS. The certificate is verified for ``host``."""
+    """Connect on an event loop like `connect_socket`, with TLS. The certificate is verified for ``host``."""
     last: OSError = ConnectionRefusedError("no address")
     for destination in destinations:
         try:
@@ -108,13 +108,13 @@ async def connect_protocol(
 
 
 def _format_numeric_host(destination: Destination) -> str:
-    """The checked address, with the zone of a link-local one."""
+    """Return the checked address, with the zone of a link-local one."""
     host, _, *more = destination.sockaddr
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 
 def describe_connection_failure(err: BaseException, address: HttpAddress) -> str:
-    """Why a connection failed, as a sentence."""
+    """Return a sentence that says why a connection failed."""
     if isinstance(err, PinwardenError):
         return err.message
     if isinstance(err, HostNotFoundError):
@@ -128,13 +128,13 @@ def describe_connection_failure(err: BaseException, address: HttpAddress) -> str
 
 
 def redirect_error(address: HttpAddress, status: int) -> PinwardenError:
-    """The error for a redirect of a client that does not follow redirects."""
+    """Return the error for a redirect, for clients that do not follow redirects."""
     data = {"reason": "redirect", "status": status}
     return PinwardenError("ADDRESS_REFUSED", f"{address} redirects to another address", data=data)
 
 
 def resolve_redirect(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
-    """The address that a redirect leads to. Raises ADDRESS_REFUSED if it is malformed, or leads from HTTPS to HTTP."""
+    """Return the target of a redirect. Raises ADDRESS_REFUSED if it is malformed, or leads from HTTPS to HTTP."""
     data: dict[str, object] = {"reason": "redirect"} if status is None else {"reason": "redirect", "status": status}
     try:
         target = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
@@ -193,7 +193,7 @@ def resolve_destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Des
 
 
 def resolve_addresses(address: HttpAddress) -> frozenset[str]:
-    """The IP addresses of a host, as text."""
+    """Return the IP addresses of a host, as text."""
     return frozenset(str(_parse_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
 
 
@@ -204,7 +204,7 @@ def is_public(ip: IpAddress) -> bool:
 
 
 def address_error(why: str, reason: str) -> PinwardenError:
-    """The error for an address that may not be contacted."""
+    """Return the error for an address that may not be contacted."""
     return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})
 
 
@@ -228,7 +228,7 @@ def _unmap_ipv4(ip: IpAddress) -> IpAddress:
 
 
 def _find_embedded_ipv4(ip: IpAddress) -> list[IpAddress]:
-    """IPv4 addresses that a translator or tunnel would extract from an IPv6 address."""
+    """Return the IPv4 addresses that a translator or tunnel would extract from an IPv6 address."""
     if not isinstance(ip, ipaddress.IPv6Address):
         return []
     embedded: list[IpAddress | None] = [ip.ipv4_mapped, ip.sixtofour]
@@ -240,7 +240,7 @@ def _find_embedded_ipv4(ip: IpAddress) -> list[IpAddress]:
 
 
 def find_proxy(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
-    """The proxy for an address, from the environment variables."""
+    """Return the proxy for an address, from the environment variables."""
     proxy = variables.get(f"{address.scheme}_proxy")
     if not proxy and address.scheme == "https":
         proxy = variables.get("HTTPS_PROXY")  # HTTP_PROXY in upper case can be set by a web request
@@ -265,7 +265,7 @@ def check_proxied_address(address: HttpAddress, rules: NetworkRules) -> None:
 
 
 def _parse_literal_ip(host: str) -> IpAddress | None:
-    """The IP address that a host is written as, including the short and octal forms that resolvers accept."""
+    """Return the IP address that a host is written as, including the short and octal forms that resolvers accept."""
     if host == "localhost" or host.endswith(".localhost"):
         return ipaddress.IPv4Address("127.0.0.1")
     with suppress(ValueError):

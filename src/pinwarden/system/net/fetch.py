@@ -169,7 +169,7 @@ class _Response:
         self.headers = {name.lower(): raw.headers[name] for name in raw.headers}
 
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
-        """The body in chunks, up to a limit."""
+        """Yield the body in chunks. Raises if it has more than ``max_bytes``."""
         if is_compressed(self.headers.get("content-encoding")):
             raise fetch_error("protocol", f"{self.address} sent a compressed response, which was not requested")
         length = self.headers.get("content-length", "")
@@ -182,7 +182,7 @@ class _Response:
                 raise too_large_error(self.address, max_bytes)
             if time.monotonic() > self._deadline:
                 raise fetch_error("timeout", f"{self.address} did not finish its response in time")
-            self._fetcher.count(len(chunk))
+            self._fetcher.report_bytes(len(chunk))
             yield chunk
 
     def finish(self, *, complete: bool) -> None:
@@ -280,7 +280,7 @@ class Fetcher:
 
         return self._send_with_retries(wanted, {}, read, _UPLOAD_STATUSES)
 
-    def challenge(self, wanted: FetchRequest) -> tuple[int, str]:
+    def request_challenge(self, wanted: FetchRequest) -> tuple[int, str]:
         """Send a request without credentials. Returns the status and the ``WWW-Authenticate`` header."""
 
         def read(response: _Response) -> tuple[int, str]:
@@ -302,7 +302,7 @@ class Fetcher:
         for sock in open_sockets:
             _shut_down(sock)
 
-    def count(self, size: int) -> None:
+    def report_bytes(self, size: int) -> None:
         """Report received bytes to ``on_bytes``."""
         if self._on_bytes:
             self._on_bytes(size)
@@ -368,7 +368,7 @@ class Fetcher:
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
     ) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
-        rules = self._network_rules(endpoint, address)
+        rules = self._build_network_rules(endpoint, address)
         request_headers = {
             "user-agent": "pinwarden",
             "accept-encoding": "identity",
@@ -398,8 +398,8 @@ class Fetcher:
         )
         return _Response(raw, address, self, deadline)
 
-    def _network_rules(self, endpoint: ServiceEndpoint, address: HttpAddress) -> NetworkRules:
-        """The rules for an address: allow public addresses, the endpoint, and hosts with the endpoint's IP addresses.
+    def _build_network_rules(self, endpoint: ServiceEndpoint, address: HttpAddress) -> NetworkRules:
+        """Allow public addresses, the endpoint itself, and hosts with the same IP addresses as the endpoint.
 
         Some mirrors serve the registry and the host of its files under the same IP address.
         """
@@ -418,7 +418,7 @@ class Fetcher:
         return NetworkRules(allow_plain_http=plain, allowed_addresses=known)
 
     def _get_pool(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
-        """The connection pool for these rules. Connections made under other rules are never reused."""
+        """Return the connection pool for these rules. Connections made under other rules are never reused."""
         proxy = find_proxy(address, self._variables)
         key = (proxy, rules, ca_file)
         with self._lock:
@@ -459,21 +459,21 @@ def _choose_pause(text: str, otherwise: float, longest: float) -> float:
 
 
 def create_direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """A connection pool that resolves a host, checks its addresses and connects to one of them."""
+    """Return a connection pool that resolves a host, checks its addresses and connects to one of them."""
 
-    class Plain(_CheckedConnection, _PlainConnection):
+    class CheckedPlainConnection(_CheckedConnection, _PlainConnection):
         scheme = "http"
         network_rules = rules
 
-    class Tls(_CheckedConnection, _TlsConnection):
+    class CheckedTlsConnection(_CheckedConnection, _TlsConnection):
         scheme = "https"
         network_rules = rules
 
     class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
+        ConnectionCls = CheckedPlainConnection
 
     class TlsPool(HTTPSConnectionPool):
-        ConnectionCls = Tls
+        ConnectionCls = CheckedTlsConnection
 
     manager = urllib3.PoolManager(num_pools=32, maxsize=32, ssl_context=context)
     manager.pool_classes_by_scheme = {"http": PlainPool, "https": TlsPool}
@@ -481,7 +481,7 @@ def create_direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.
 
 
 def create_proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
-    """A connection pool that connects through a proxy. The proxy resolves hosts."""
+    """Return a connection pool that connects through a proxy. The proxy resolves hosts."""
     try:
         parts = urlsplit(proxy)
         port = parts.port or (443 if parts.scheme == "https" else 80)

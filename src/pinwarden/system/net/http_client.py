@@ -83,11 +83,11 @@ class HttpResponse:
         self.content_type = raw.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def header(self, name: str) -> str | None:
-        """One header of the response."""
+        """Return one header of the response."""
         return self._raw.headers.get(name)
 
     def chunks(self) -> Iterator[bytes]:
-        """The body in chunks."""
+        """Yield the body in chunks."""
         if is_compressed(self._raw.headers.get("content-encoding")):
             raise probe_error("protocol", "the server sent a compressed response, which was not requested")
         while True:
@@ -103,7 +103,7 @@ class HttpResponse:
             yield chunk
 
     def body(self, max_bytes: int) -> bytes:
-        """The complete body. Afterwards the connection is reused."""
+        """Return the complete body. Afterwards the connection is reused."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -215,12 +215,12 @@ class HttpClient:
     def _exchange(self, request: HttpRequest) -> HttpResponse:
         reused = self._idle is not None
         try:
-            return self._send_on(self._connection(request.address), request)
+            return self._send_on(self._get_connection(request.address), request)
         except NoResponse as no_response:
             # A server may close an idle connection at any time. Only in that case the request is repeated.
             if not (reused and no_response.connection_closed and self._options.repeat_if_closed):
                 raise
-            return self._send_on(self._connection(request.address), request)
+            return self._send_on(self._get_connection(request.address), request)
 
     def _send_on(self, connection: HTTPConnection, request: HttpRequest) -> HttpResponse:
         address = request.address
@@ -244,7 +244,7 @@ class HttpClient:
             raise NoResponse(connection_closed=not isinstance(err, _TIMEOUTS)) from err
         return HttpResponse(self, raw, connection)
 
-    def _connection(self, address: HttpAddress) -> HTTPConnection:
+    def _get_connection(self, address: HttpAddress) -> HTTPConnection:
         idle, self._idle = self._idle, None
         if idle is not None:
             if idle.address == address.origin and idle.is_connected:  # type: ignore[attr-defined]
@@ -320,5 +320,5 @@ def _timeout_seconds(timeout: Any) -> float:
 
 
 def _merge_headers(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by lower-case name. Later ones replace earlier ones, so that none is sent twice."""
+    """Return headers by lower-case name. Later ones replace earlier ones, so that none is sent twice."""
     return {name.lower(): value for layer in layers for name, value in layer.items()}

@@ -15,13 +15,13 @@ from pinwarden.system.target import HttpAddress
 
 
 def fetch_error(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
-    """A ``FETCH_FAILED`` error. ``reason`` is for programs: connect, timeout, tls, status, unauthorized, protocol."""
+    """Return a ``FETCH_FAILED`` error. Its ``reason`` is for programs, such as ``timeout`` or ``unauthorized``."""
     data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
     return PinwardenError("FETCH_FAILED", message, hint=hint, data=data)
 
 
 def status_error(address: object, status: int, body: bytes) -> PinwardenError:
-    """The error for an unexpected status, with the server's own error text."""
+    """Return the error for an unexpected status, with the server's own error text."""
     server_text = extract_error_text(body)
     message = f"{address} responded with status {status}" + (f": {server_text}" if server_text else "")
     if status in (401, 403):
@@ -34,7 +34,7 @@ def status_error(address: object, status: int, body: bytes) -> PinwardenError:
 
 
 def extract_error_text(body: bytes) -> str:
-    """Code and message of a JSON error response in any registry's format; empty if there is none."""
+    """Return code and message of a JSON error response in any registry's format; empty if there is none."""
     try:
         body_json = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
     except PinwardenError:
@@ -55,12 +55,12 @@ _MAX_TEXT = 300
 
 
 def too_large_error(address: HttpAddress, allowed: int) -> PinwardenError:
-    """The error for a response that exceeds its size limit."""
+    """Return the error for a response that exceeds its size limit."""
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
 def offline_error(address: HttpAddress) -> PinwardenError:
-    """The error for a request with ``--offline``."""
+    """Return the error for a request with ``--offline``."""
     return PinwardenError(
         "FETCH_FAILED",
         f"{address} was not requested because of --offline",
@@ -70,7 +70,7 @@ def offline_error(address: HttpAddress) -> PinwardenError:
 
 
 def connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
-    """The error for a network or TLS failure. Its data names the host."""
+    """Return the error for a network or TLS failure. Its data names the host."""
     error = _classify_connection_error(err, address)
     return PinwardenError(error.code, error.message, hint=error.hint, data={**error.data, "host": address.host_header})
 
@@ -92,7 +92,7 @@ _CLOCK_HINT = "Check this machine's clock: the certificate is not valid at its c
 
 
 def find_first_cause(err: BaseException) -> BaseException:
-    """The original exception in a chain of wrapped ones."""
+    """Return the original exception in a chain of wrapped ones."""
     current: BaseException = err
     while True:
         inner = current.__cause__ or (

@@ -297,16 +297,16 @@ class ExternalCalls(Registrations):
 def _build_partial(args: CallArguments) -> AbstractValue:
     if not args.positional:
         return EMPTY
-    keywords = tuple(sorted(((name, remove_marks(value)) for name, value in args.keywords.items()), key=_pair_name))
+    keywords = tuple(sorted(((name, remove_marks(value)) for name, value in args.keywords.items()), key=_get_pair_name))
     return AbstractValue((Partial(args.positional[0], tuple(map(remove_marks, args.positional[1:])), keywords),))
 
 
 def _build_deferred(form: str, args: CallArguments) -> AbstractValue:
-    keywords = tuple(sorted(args.keywords.items(), key=_pair_name))
+    keywords = tuple(sorted(args.keywords.items(), key=_get_pair_name))
     return AbstractValue((Partial(AbstractValue((ExternalName(form),)), args.positional, keywords),))
 
 
-def _pair_name(pair: tuple[str, AbstractValue]) -> str:
+def _get_pair_name(pair: tuple[str, AbstractValue]) -> str:
     return pair[0]
 
 

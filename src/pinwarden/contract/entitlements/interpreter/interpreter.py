@@ -144,7 +144,7 @@ class AbstractInterpreter(Statements):
         result: AbstractValue = AbstractValue().union(*values) if values else EMPTY
         if not result and "." not in qualname:
             result = self.read_member(module, qualname, module.frame)
-        return AbstractValue(_bound_method(item) for item in result)
+        return AbstractValue(_bind_method(item) for item in result)
 
     def find_roots(self, handler: Handler) -> dict[Activation, None]:
         """Return the activations that a call of the handler starts."""
@@ -231,7 +231,7 @@ def _clear_frame(frame: PythonFrame) -> None:
     frame.tables.clear()
 
 
-def _bound_method(item: object) -> Function | BoundMethod | Class | WrappedMethod | Instance:
+def _bind_method(item: object) -> Function | BoundMethod | Class | WrappedMethod | Instance:
     if isinstance(item, WrappedMethod):
         inner = next((value for value in item.value if isinstance(value, Function)), None)
         if inner is not None and item.kind != "static" and inner.in_class is not None:

@@ -372,7 +372,9 @@ class Statements(Definitions):
                 table = self.get_container(item.defining_frame, item.node, f"attribute {target.attr}")
                 self.put(table, None, value)
             elif isinstance(item, ExternalName):
-                self.call_passed_functions(CallArguments(positional=(value,)), target, frame)  # a hook
+                self.call_passed_functions(
+                    CallArguments(positional=(value,)), target, frame
+                )  # external code may call it
 
     def _assign_subscript(self, target: ast.Subscript, value: AbstractValue, frame: PythonFrame) -> None:
         key = self.evaluate(target.slice, frame)
