@@ -187,7 +187,22 @@ class TestRegistriesNamedByARepository:
         assert "PINWARDEN_REGISTRY_AUTH_ENV" in caught.value.hint
         assert PASSWORD not in caught.value.message
 
-    @pytest.mark.parametrize("variable", ["PINWARDEN_ACME", "TOOLPIN_ACME", "ACME"])
+    @pytest.mark.parametrize(
+        "variable", ["PINWARDEN_HEADER_AUTHORIZATION", "PINWARDEN_REGISTRY_TOKEN", "PINWARDEN_ACME", "pinwarden_acme"]
+    )
+    def test_a_variable_of_pinwarden_is_never_sent(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        """Attack: a repository's registry asks for the header of an enforced server, or for a publish token."""
+        monkeypatch.setenv(variable, PASSWORD)
+        monkeypatch.setenv("PINWARDEN_REGISTRY_AUTH_ENV", variable)
+        self.registries(tmp_path, authEnv=variable)
+        with pytest.raises(PinwardenError) as caught:
+            load_registries(tmp_path).find("acme/notes")
+        assert caught.value.code == "CONFIG_INVALID"
+        assert PASSWORD not in f"{caught.value.message}{caught.value.hint}{caught.value.data}"
+
+    @pytest.mark.parametrize("variable", ["TOOLPIN_ACME", "ACME"])
     def test_a_variable_for_registries_may_be_sent(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
     ) -> None:

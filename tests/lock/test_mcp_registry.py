@@ -487,23 +487,23 @@ class TestCachedResponses:
     def test_no_token_is_cached(
         self, registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PINWARDEN_ACME", TOKEN)
+        monkeypatch.setenv("TOOLPIN_ACME", TOKEN)
         self.with_etag(registry)
-        registry.registries(cache=tmp_path / "kept", auth_env="PINWARDEN_ACME").find(NAME)
+        registry.registries(cache=tmp_path / "kept", auth_env="TOOLPIN_ACME").find(NAME)
         assert TOKEN.encode() not in self.kept(tmp_path / "kept").read_bytes()
 
 
 class TestTokens:
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PINWARDEN_ACME", TOKEN)
+        monkeypatch.setenv("TOOLPIN_ACME", TOKEN)
 
     def test_a_token_is_sent_to_its_registry_and_no_other(
         self, registry: LoopbackRegistry, other: LoopbackRegistry
     ) -> None:
         registry.has(server("1.0.0", "io.acme/else"))
         other.has(server())
-        first = registry.source(auth_env="PINWARDEN_ACME")
+        first = registry.source(auth_env="TOOLPIN_ACME")
         assert Registries(sources=(first, other.source(id="second"))).find(NAME)["source"] == "second"
         assert {headers.get("authorization") for headers in registry.headers} == {f"Bearer {TOKEN}"}
         assert {headers.get("authorization") for headers in other.headers} == {None}
@@ -514,7 +514,7 @@ class TestTokens:
     ) -> None:
         other.has(server())
         registry.route = lambda path, _query: (status, {"Location": f"{other.url}{path}"}, b"")
-        error = refusal(registry.registries(auth_env="PINWARDEN_ACME"))
+        error = refusal(registry.registries(auth_env="TOOLPIN_ACME"))
         assert (error.code, error.exit_code) == ("ADDRESS_REFUSED", 3)
         assert other.paths == []
         assert TOKEN not in f"{error.message}{error.hint}{error.data}"
@@ -522,25 +522,25 @@ class TestTokens:
     @pytest.mark.parametrize("status", [401, 403, 500])
     def test_errors_do_not_contain_the_token(self, registry: LoopbackRegistry, status: int) -> None:
         registry.route = always((status, {}, TOKEN.encode()))
-        error = refusal(registry.registries(auth_env="PINWARDEN_ACME"))
+        error = refusal(registry.registries(auth_env="TOOLPIN_ACME"))
         assert TOKEN not in f"{error.message}{error.hint}{error.data}{error!r}"
 
     def test_a_token_with_line_breaks_is_not_sent(
         self, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PINWARDEN_ACME", f"{TOKEN}\r\nX-Injected: yes")
+        monkeypatch.setenv("TOOLPIN_ACME", f"{TOKEN}\r\nX-Injected: yes")
         registry.has(server())
-        error = refusal(registry.registries(auth_env="PINWARDEN_ACME"))
+        error = refusal(registry.registries(auth_env="TOOLPIN_ACME"))
         assert error.code == "VARIABLE_MISSING"
         assert TOKEN not in f"{error.message}{error.hint}{error.data}"
         assert registry.paths == []
 
     def test_the_command_line_prints_no_token(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         (tmp_path / ".toolpin").mkdir()
-        row = {"id": "acme", "url": registry.url, "authEnv": "PINWARDEN_ACME", "allowHttp": True,
+        row = {"id": "acme", "url": registry.url, "authEnv": "TOOLPIN_ACME", "allowHttp": True,
                "allowPrivateHosts": True}  # fmt: skip
         (tmp_path / ".toolpin" / "registries.json").write_text(json.dumps({"registries": [row]}))
-        env = {"HOME": str(tmp_path), "PINWARDEN_ACME": TOKEN}
+        env = {"HOME": str(tmp_path), "TOOLPIN_ACME": TOKEN}
         registry.has(server())
         good = pinwarden("verify", NAME, "--source", "acme", "--format", "json", cwd=tmp_path, env=env)
         registry.route = always((500, {}, TOKEN.encode()))

@@ -35,7 +35,9 @@ _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]{1,8000}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_OWN_VARIABLES = ("PINWARDEN_", "TOOLPIN_")
+_REGISTRY_VARIABLES = "TOOLPIN_"
+_OWN_VARIABLES = "PINWARDEN_"
+"""Variables of Pinwarden itself, such as its tokens and the headers of enforced servers. They are never sent."""
 _ALLOW_AUTH = "PINWARDEN_REGISTRY_AUTH_ENV"
 _ALLOW_PRIVATE = "PINWARDEN_ALLOW_PRIVATE_REGISTRIES"
 RegistryEntry = dict[str, Any]
@@ -303,7 +305,14 @@ class _RegistryLookup:
 def _read_bearer_token(source: RegistrySource, variable: str) -> str:
     """Return the token for a registry. The user must allow the variable, because a file of the project names it."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
-    if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
+    if variable.upper().startswith(_OWN_VARIABLES):  # the names of variables ignore case on Windows
+        raise PinwardenError(
+            "CONFIG_INVALID",
+            f"the registry {source.id[:80]!a} must not get {variable[:80]!a}, a variable of Pinwarden itself",
+            hint=f"Use a variable whose name begins with {_REGISTRY_VARIABLES} as authEnv in {_SOURCES_FILE}.",
+            data={"variable": variable, "registry": source.id},
+        )
+    if not variable.startswith(_REGISTRY_VARIABLES) and variable not in allowed:
         raise PinwardenError(
             "CONSENT_REQUIRED",
             f"sending the variable {variable[:80]!a} to the registry {source.id[:80]!a} needs your consent",
