@@ -72,7 +72,7 @@ $(OLD)/.ready: requirements/old-client.txt
 	@touch $@
 
 # Installed as a user would have it, not from the source folder: start-up is part of what is measured.
-$(BENCH)/.ready: requirements/bench.txt pyproject.toml $(shell find src -name '*.py')
+$(BENCH)/.ready: requirements/bench.txt requirements/bench-rules.txt pyproject.toml $(shell find src -name '*.py')
 	@tools/venv.sh $(BENCH) bench
 	@touch $@
 
@@ -81,6 +81,8 @@ requirements:
 	  uv pip compile -q --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	    --custom-compile-command "make requirements" requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
+	@uv pip compile -q --upgrade --no-deps --universal --generate-hashes --no-emit-index-url --python-version 3.11.4 \
+	  --custom-compile-command "make requirements" requirements/bench-rules.in -o requirements/bench-rules.txt
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(OLD) tests/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

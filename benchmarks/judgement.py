@@ -95,7 +95,7 @@ def _judge(cases: Sequence[Case]) -> dict[str, list[set[str]]]:
     listings = [case["surface"] for case in cases]
     neighbours = [case.get("neighbours", {}) for case in cases]
     judged = {OURS: suspected_by_pinwarden(listings, neighbours)}
-    return judged | {name: peer(listings) for name, peer in available_peers().items()}
+    return judged | {name: list(map(peer, listings)) for name, peer in available_peers().items()}
 
 
 def _share(count: int, total: int) -> str:

@@ -40,6 +40,7 @@ if [ "$name" = base ] || ! with_uv 2>/dev/null; then
   "${pip[@]}" install "${install[@]}"
 fi
 if [ "$name" = bench ]; then
+  "${pip[@]}" install --quiet --require-hashes --no-deps -r requirements/bench-rules.txt
   "${pip[@]}" install --quiet --no-deps --no-build-isolation --force-reinstall .
 elif [ "$name" != old-client ]; then
   "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
