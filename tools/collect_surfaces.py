@@ -118,8 +118,8 @@ def collect_release(package: Package, version: str | None) -> dict[str, Any]:
         if sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) > MAX_INSTALLED_BYTES:
             raise CollectionError("the installed package is too large")
         surface = list_server((*installed.command, *package.arguments), root)
-        listing = to_listing(surface)
-        if len(json.dumps(listing)) > MAX_SURFACE_BYTES:
+        text = json.dumps(to_listing(surface)).replace(str(root), "/server")  # some servers name their folder
+        if len(text) > MAX_SURFACE_BYTES:
             raise CollectionError("the surface is too large")
     return {
         "id": f"{package.ecosystem}:{package.name}@{installed.version}",
@@ -128,7 +128,7 @@ def collect_release(package: Package, version: str | None) -> dict[str, Any]:
         "version": installed.version,
         "licence": installed.licence,
         "source": installed.publisher,
-        "surface": listing,
+        "surface": json.loads(text),
     }
 
 
