@@ -10,6 +10,9 @@ has one JSON object per line:
 - ``upgrades*.jsonl``: two releases of a published server (``before``, ``after``)
 - ``edits*.jsonl``: small malicious edits of published servers (``before``, ``after``); ``aware`` if the author of the
   edit knew the rules
+
+``part`` says which part of the split by source a case belongs to. Rules and weights were built on ``train``, variants
+were compared on ``development``, and nobody who worked on them had read ``held out``.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import inspect
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +77,14 @@ def load_cases(folder: Path, kind: str) -> Iterator[Case]:
             yield from map(json.loads, lines)
 
 
+def group_cases(cases: Sequence[Case], member: str) -> dict[str, list[int]]:
+    """The indexes of the cases by the value of a member; empty if all have the same value."""
+    groups: dict[str, list[int]] = {}
+    for index, case in enumerate(cases):
+        groups.setdefault(str(case.get(member, "")), []).append(index)
+    return dict(sorted(groups.items())) if len(groups) > 1 else {}
+
+
 # The scan
 
 
@@ -111,10 +122,9 @@ def _attacks(cases: Sequence[Case], result: Measurement) -> None:
 
     every = range(len(cases))
     add_row("all", every)
-    for member in ("family", "source", "language", "carrier"):
-        values = sorted({case.get(member, "") for case in cases})
-        for value in values if len(values) > 1 else ():
-            add_row(f"  {member}: {value}"[:43], [i for i in every if cases[i].get(member, "") == value])
+    for member in ("part", "family", "source", "language", "carrier"):
+        for value, indexes in group_cases(cases, member).items():
+            add_row(f"  {member}: {value}"[:43], indexes)
     found = sum(map(bool, judged[OURS]))
     result.goal(f"at least {MIN_ATTACKS:.0%} of all", found >= MIN_ATTACKS * len(cases))
     result.misses += [f"missed attack: {cases[i]['id']}" for i in every if not judged[OURS][i]]
@@ -130,15 +140,23 @@ def _honest(cases: Sequence[Case], result: Measurement) -> None:
 def _servers(cases: Sequence[Case], result: Measurement) -> None:
     judged = _judge(cases)
     tools = [{tool["name"] for tool in case["surface"].get("tools", [])} for case in cases]
-    total = sum(map(len, tools))
-    counts = {
-        name: sum(len(names & own) for names, own in zip(suspected, tools, strict=True))
-        for name, suspected in judged.items()
-    }
     result.add(f"{len(cases)} published servers", *judged)
-    result.add("honest tools with a warning", *(f"{count}/{total} {count / total:.2%}" for count in counts.values()))
+
+    def count(name: str, indexes: Iterable[int]) -> int:
+        return sum(len(judged[name][i] & tools[i]) for i in indexes)
+
+    def add_row(label: str, indexes: Sequence[int]) -> None:
+        total = sum(len(tools[i]) for i in indexes)
+        numbers = [count(name, indexes) for name in judged]
+        result.add(label, *(f"{number}/{total} {number / total:.2%}" for number in numbers))
+
+    every = range(len(cases))
+    add_row("honest tools with a warning", every)
+    for value, indexes in group_cases(cases, "part").items():
+        add_row(f"  part: {value}", indexes)
     result.add("servers with a warning", *(_share(sum(map(bool, names)), len(cases)) for names in judged.values()))
-    result.goal(f"at most {MAX_HONEST_TOOLS:.1%} of honest tools", counts[OURS] <= MAX_HONEST_TOOLS * total)
+    limit = MAX_HONEST_TOOLS * sum(map(len, tools))
+    result.goal(f"at most {MAX_HONEST_TOOLS:.1%} of honest tools", count(OURS, every) <= limit)
     for case, names in zip(cases, judged[OURS], strict=True):
         result.misses += [f"false alarm: {case['id']}: {name}" for name in sorted(names)]
 
@@ -172,6 +190,8 @@ def _upgrades(cases: Sequence[Case], result: Measurement) -> None:
     items = [count_items(changes) for changes in judged]
     result.add("honest upgrades", OURS)
     result.add("with a critical change", _share(sum(critical), len(cases)))
+    for value, indexes in group_cases(cases, "part").items():
+        result.add(f"  part: {value}", _share(sum(critical[i] for i in indexes), len(indexes)))
     for label, numbers in (("decisions", decisions), ("items to review", items)):
         middle = f"{statistics.mean(numbers):.1f} / {statistics.median(numbers):g} / {max(numbers)}"
         result.add(f"{label}: mean / median / worst", middle)
@@ -201,8 +221,9 @@ def _edits(cases: Sequence[Case], result: Measurement) -> None:
     add_row("all", every)
     if aware:
         add_row("written with knowledge of the rules", aware)
-    for kind in sorted({case["kind"] for case in cases}):
-        add_row(f"  kind: {kind}", [i for i in every if cases[i]["kind"] == kind])
+    for member in ("part", "kind"):
+        for value, indexes in group_cases(cases, member).items():
+            add_row(f"  {member}: {value}", indexes)
     result.goal("all blocked", all(blocked))
     result.goal(f"at least {MIN_EDITS_CRITICAL:.0%} critical", sum(critical) >= MIN_EDITS_CRITICAL * len(cases))
     if aware:

@@ -1,0 +1,48 @@
+"""The committed set of the judgement benchmark: large enough, of every family, and free to publish."""
+
+from __future__ import annotations
+
+from benchmarks.judgement import DATA, SECTIONS, load_cases
+from pinwarden.surface.surface import surface_from_listing
+
+FAMILIES = {
+    *("collecting parameter", "compliance pretext", "consent claim", "exfiltration", "forced call", "hidden text"),
+    *("implicit suggestion", "order in a value", "persistence", "posing as the user", "preference", "redirection"),
+    *("result as order", "role or system tag", "secrecy", "shadowing", "tampering"),
+}
+PERMISSIVE = {"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
+CASES = {kind: list(load_cases(DATA, kind)) for kind in SECTIONS}
+
+
+def test_there_are_150_attacks_of_every_family() -> None:
+    assert len(CASES["attacks"]) >= 150
+    assert {case["family"] for case in CASES["attacks"]} == FAMILIES
+
+
+def test_there_are_300_honest_definitions() -> None:
+    tools = [tool for case in CASES["servers"] for tool in case["surface"]["tools"]]
+    assert len(CASES["honest"]) + len(tools) >= 300
+
+
+def test_every_case_has_its_own_id_and_a_valid_surface() -> None:
+    for kind, cases in CASES.items():
+        assert len({case["id"] for case in cases}) == len(cases), kind
+        for case in cases:
+            for member in ("surface",) if "surface" in case else ("before", "after"):
+                assert surface_from_listing(case[member]).problem is None, case["id"]
+
+
+def test_published_definitions_have_a_licence_that_allows_copies() -> None:
+    published = [*CASES["servers"], *CASES["upgrades"], *CASES["edits"]]
+    assert {case["licence"] for case in published} <= PERMISSIVE
+    packages = (DATA / "packages.md").read_text()
+    names = {case["id"].partition(":")[2].partition(" ")[0] for case in [*CASES["servers"], *CASES["upgrades"]]}
+    assert [name for name in names if f"`{name.rpartition('@')[0]}`" not in packages] == []
+
+
+def test_a_source_is_in_one_part_only() -> None:
+    parts: dict[str, set[str]] = {}
+    for cases in CASES.values():
+        for case in cases:
+            parts.setdefault(case["source"], set()).add(case["part"])
+    assert {source: names for source, names in parts.items() if len(names) > 1} == {}
