@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.global_arguments import GLOBAL_GROUP
-from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, grammar
+from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, read_grammar
 from pinwarden.core.errors import CODES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
@@ -52,7 +52,7 @@ def changes_page() -> str:
 
 
 def commands_page() -> str:
-    commands = grammar(COMMANDS)
+    commands = read_grammar(COMMANDS)
     overview = "\n".join(
         f"| [`{command.name}`](#pinwarden-{command.name.replace(' ', '-')}) | {_cell(command.summary)} |"
         for command in commands

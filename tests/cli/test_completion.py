@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from pinwarden.cli.commands import COMMANDS
-from pinwarden.cli.completion import SHELLS, completion_script
-from pinwarden.cli.grammar import CommandSpec, grammar
+from pinwarden.cli.completion import SHELLS, render_completion_script
+from pinwarden.cli.grammar import CommandSpec, read_grammar
 from tests.cli.run import pinwarden
 from tests.cli.terminal import typed
 from tests.support.needs import needs
 
-ALL = grammar(COMMANDS)
+ALL = read_grammar(COMMANDS)
 NAMES = {command.name: command for command in ALL}
 
 # What is completed, and what must be among the offers. Files are those of the folder.
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "bin" / "pinwarden").write_text("#!/bin/sh\necho started >> started\n")
     (tmp_path / "bin" / "pinwarden").chmod(0o755)
     for shell in SHELLS:
-        (tmp_path / f"script.{shell}").write_text(completion_script(shell, ALL))
+        (tmp_path / f"script.{shell}").write_text(render_completion_script(shell, ALL))
     return tmp_path
 
 
@@ -88,7 +88,7 @@ class TestGrammar:
     @pytest.mark.parametrize("shell", SHELLS)
     def test_the_command_prints_the_script(self, shell: str) -> None:
         outcome = pinwarden("completion", shell)
-        assert (outcome.code, outcome.out, outcome.err) == (0, completion_script(shell, ALL), "")
+        assert (outcome.code, outcome.out, outcome.err) == (0, render_completion_script(shell, ALL), "")
 
     def test_another_shell_is_a_usage_error(self) -> None:
         assert pinwarden("completion", "tcsh").code == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.cli.commands import COMMANDS, command_parser
+from pinwarden.cli.commands import COMMANDS, create_command_parser
 from tests.cli.run import Outcome, pinwarden
 
 POISONED = {
@@ -32,7 +32,7 @@ def run(listing: Path, *arguments: str, **variables: str) -> Outcome:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_options_that_fit_it(name: str) -> None:
-    command, parser = command_parser(name)
+    command, parser = create_command_parser(name)
     options = parser._option_string_actions
     assert {"-q", "--quiet", "-v", "--verbose", "--color"} <= options.keys()
     assert ("--json" in options) == ("--format" in options)

@@ -292,11 +292,11 @@ def test_every_command_has_an_example() -> None:
 
 
 def test_every_option_of_every_command_has_help() -> None:
-    from pinwarden.cli.grammar import grammar
+    from pinwarden.cli.grammar import read_grammar
 
     silent = [
         f"{command.name} {argument.names}"
-        for command in grammar(COMMANDS)
+        for command in read_grammar(COMMANDS)
         for argument in (*command.options, *command.positionals)
         if not argument.help
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden.artifacts.newest_release import NewestRelease
-from pinwarden.cli.project_arguments import current_project
+from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.clients.command_line import find_floating_package
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -187,7 +187,7 @@ def test_a_server_that_is_configured_differently_than_locked_stays_a_finding(wor
 
 def test_an_edit_of_the_lock_in_the_meantime_undoes_the_edits_of_the_files(world: Clients, tmp_path: Path) -> None:
     world.done("init")
-    project: Project = replace(current_project(world.root), home=world.folder / "home")
+    project: Project = replace(find_current_project(world.root), home=world.folder / "home")
     lock = lock_store.read(project.lock)
     assert lock is not None
     server = next(server for server in project.find_servers() if server.name == "clock")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.render.surface_text import (
-    changes_of_report,
+    read_report_changes,
     render_changes,
     render_surface,
     summarize_changes,
@@ -166,4 +166,4 @@ def test_a_change_of_a_parameter_names_the_parameter() -> None:
 
 def test_the_changes_of_a_report_are_those_that_were_compared() -> None:
     before, after = _surface(_tool()), _surface(_tool(description="Find notes."))
-    assert changes_of_report(compare_surfaces(before, after, "notes")) == compare(before, after)
+    assert read_report_changes(compare_surfaces(before, after, "notes")) == compare(before, after)

@@ -15,9 +15,9 @@ from pinwarden.project.project import Project
 from pinwarden.project.scopes import (
     combine_reports,
     find_project_root,
+    list_used_scopes,
     project_in_scope,
     report_in_scopes,
-    used_scopes,
     user_folder,
 )
 from tests.cli.run import Outcome, pinwarden
@@ -61,7 +61,7 @@ def locked_names(lock: Path) -> set[str]:
 
 def test_init_locks_each_server_where_it_belongs(machine: Machine) -> None:
     assert machine.run("init").code == 0
-    locks = {scope.scope: scope.lock for scope in used_scopes(machine.project)}
+    locks = {scope.scope: scope.lock for scope in list_used_scopes(machine.project)}
     assert {scope: locked_names(lock) for scope, lock in locks.items()} == {
         "project": {"ours"},
         "local": {"private"},
@@ -90,7 +90,7 @@ def test_ci_is_about_the_project_unless_a_scope_is_named(machine: Machine) -> No
 
 def test_servers_of_the_users_other_projects_belong_to_no_scope_here(machine: Machine) -> None:
     machine.write(machine.home / ".claude.json", {"projects": {"/elsewhere": {"mcpServers": {"other": SERVER}}}})
-    names = {server.name for scope in used_scopes(machine.project) for server in scope.find_servers()}
+    names = {server.name for scope in list_used_scopes(machine.project) for server in scope.find_servers()}
     assert names == {"ours", "mine"}
 
 
@@ -171,7 +171,7 @@ class TestReports:
                 raise PinwardenError("LOCK_MISSING", "there is none")
             return self.report(1)
 
-        scopes = [(scope, ()) for scope in used_scopes(machine.project)]
+        scopes = [(scope, ()) for scope in list_used_scopes(machine.project)]
         assert report_in_scopes(scopes, make).exit_code == 1
 
     def test_a_missing_lock_in_every_scope_is_an_error(self, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway blocked, for commands that show the state of servers."""
+"""Find the changes that the gateway blocked, for commands that show the state of servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def find_blocked_items(projects: Sequence[Project]) -> tuple[BlockedItems, tuple[str, ...]]:
     """Return the pending reviews of these locks, and notes about a database that was not read.
 
-    A database on another machine is not asked, because ``pinwarden status`` uses no network.
+    A database on another machine is not read, because ``pinwarden status`` uses no network.
     """
     from pinwarden.gateway.state import name_lock_baseline, open_state_for_reading
 

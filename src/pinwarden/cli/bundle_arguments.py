@@ -82,7 +82,7 @@ def installer_policy_from(args: Namespace) -> InstallerPolicy:
     from pinwarden.core.record import replace
     from pinwarden.system.files import read_file
 
-    path = Path(args.policy) if args.policy else policy_path(trust_file())
+    path = Path(args.policy) if args.policy else policy_path(find_trust_file())
     if args.policy or path.exists() or path.is_symlink():
         policy = trust.parse_installer_policy(read_file(path, _MAX_POLICY_BYTES))
     else:
@@ -98,14 +98,14 @@ def installer_policy_from(args: Namespace) -> InstallerPolicy:
     return replace(policy, allow_legacy=True) if "legacy" in args.allow else policy
 
 
-def trust_file() -> Path:
+def find_trust_file() -> Path:
     """Return this user's trust store."""
     from pinwarden.bundle.trust_files import trust_path
 
     return trust_path(Path.home(), os.environ)
 
 
-def registry_location(args: Namespace, trusted: TrustStore) -> str:
+def find_registry_location(args: Namespace, trusted: TrustStore) -> str:
     """Return the registry to install from: ``--registry``, else the only one in the trust store that has a location."""
     if args.registry:
         url = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
@@ -144,7 +144,7 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
 
     with open_locations(args) as locations:
-        trust = trust_file()
+        trust = find_trust_file()
         yield RegistryBundleFetcher(
             locations, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
         )

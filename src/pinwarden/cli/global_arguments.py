@@ -125,7 +125,7 @@ def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> 
 
 
 class _JsonAction(argparse.Action):
-    """Does what ``--format json`` does, also its refusal of two formats on stdout."""
+    """Acts like ``--format json``, and also refuses a second format on stdout."""
 
     def __call__(
         self,

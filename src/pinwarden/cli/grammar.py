@@ -7,7 +7,7 @@ from argparse import Action, ArgumentParser
 from collections.abc import Mapping
 from typing import Literal
 
-from pinwarden.cli.commands import command_parser
+from pinwarden.cli.commands import create_command_parser
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS
 
@@ -64,12 +64,12 @@ class CommandSpec(Record):
     """Whether a command to start can follow after ``--``."""
 
 
-def grammar(commands: Mapping[str, str]) -> tuple[CommandSpec, ...]:
+def read_grammar(commands: Mapping[str, str]) -> tuple[CommandSpec, ...]:
     """Return every command with its arguments."""
-    return tuple(_command(name, summary) for name, summary in commands.items())
+    return tuple(_read_command(name, summary) for name, summary in commands.items())
 
 
-def two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[CommandSpec, ...]]:
+def group_two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[CommandSpec, ...]]:
     """Return the two-word commands, by their first word."""
     families: dict[str, tuple[CommandSpec, ...]] = {}
     for command in commands:
@@ -79,18 +79,20 @@ def two_word_commands(commands: tuple[CommandSpec, ...]) -> dict[str, tuple[Comm
     return families
 
 
-def first_words(commands: tuple[CommandSpec, ...]) -> dict[str, str]:
+def list_first_words(commands: tuple[CommandSpec, ...]) -> dict[str, str]:
     """Return the words that can follow ``pinwarden``, with one line of help each."""
     words = {command.name: command.summary for command in commands if " " not in command.name}
-    for first, members in two_word_commands(commands).items():
+    for first, members in group_two_word_commands(commands).items():
         words.setdefault(first, ", ".join(command.name.split()[1] for command in members))
     return words
 
 
-def _command(name: str, summary: str) -> CommandSpec:
-    command, parser = command_parser(name)
+def _read_command(name: str, summary: str) -> CommandSpec:
+    command, parser = create_command_parser(name)
     arguments = [
-        _argument(action, parser, group.title or "") for group in parser._action_groups for action in _actions(group)
+        _read_argument(action, parser, group.title or "")
+        for group in parser._action_groups
+        for action in _list_actions(group)
     ]
     return CommandSpec(
         name=name,
@@ -102,26 +104,26 @@ def _command(name: str, summary: str) -> CommandSpec:
     )
 
 
-def _actions(group: object) -> list[Action]:
+def _list_actions(group: object) -> list[Action]:
     actions: list[Action] = getattr(group, "_group_actions", [])
     return actions
 
 
-def _argument(action: Action, parser: ArgumentParser, group: str) -> ArgumentSpec:
+def _read_argument(action: Action, parser: ArgumentParser, group: str) -> ArgumentSpec:
     names = tuple(action.option_strings)
     help_text = parser._get_formatter()._expand_help(action) if action.help else ""
     plural = action.nargs in ("*", "+")
     return ArgumentSpec(
         names=names,
         help=" ".join(help_text.split()),
-        value=None if action.nargs == 0 else _value(action, help_text),
+        value=None if action.nargs == 0 else _read_value(action, help_text),
         required=action.required if names else action.nargs not in ("*", "?"),
         repeated=plural or type(action).__name__ in ("_AppendAction", "_ExtendAction", "FormatAction"),
         group=group,
     )
 
 
-def _value(action: Action, help_text: str) -> ValueSpec:
+def _read_value(action: Action, help_text: str) -> ValueSpec:
     label = action.metavar if isinstance(action.metavar, str) else action.dest.upper().replace("_", "-")
     if action.choices is not None or label in _KNOWN_VALUES:
         words = tuple(map(str, action.choices or _KNOWN_VALUES[label]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from pinwarden.cli.render.text import definition_list, terminal_width
+from pinwarden.cli.render.text import get_terminal_width, render_definition_list
 
 _INTRODUCTION = """\
 Pinwarden locks the MCP servers you approved: their exact versions, the bytes behind them, and every tool description
@@ -16,23 +16,25 @@ _EXIT_CODES = (
 )
 
 
-def overview(commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], families: Mapping[str, str]) -> str:
+def render_overview(
+    commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], families: Mapping[str, str]
+) -> str:
     """Return all commands by task; a family of commands is one line."""
     by_task = "".join(
-        f"\n{task}:\n{definition_list({name: _first_word_help(name, commands, families) for name in names})}"
+        f"\n{task}:\n{render_definition_list({name: _describe_first_word(name, commands, families) for name in names})}"
         for task, names in tasks.items()
     )
-    return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_paragraph(_INTRODUCTION)}{by_task}\n{_closing('')}"
+    return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_format_paragraph(_INTRODUCTION)}{by_task}\n{_render_closing('')}"
 
 
-def family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
+def render_family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
     """Return the commands that share a first word."""
-    about = f"{_paragraph(f'{summary}.')}\n" if summary else ""
-    usage = _paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
-    return f"{usage}\n{about}{definition_list(commands)}\n{_closing(f'{name} ')}"
+    about = f"{_format_paragraph(f'{summary}.')}\n" if summary else ""
+    usage = _format_paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
+    return f"{usage}\n{about}{render_definition_list(commands)}\n{_render_closing(f'{name} ')}"
 
 
-def usage_line(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
+def format_usage(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
     """Return how a command is called, without its options, which are listed below."""
     words = [parser.prog, "[OPTIONS]"]
     formatter = HelpFormatter(parser.prog, width=80)
@@ -63,16 +65,18 @@ def _fill(text: str, width: int, indent: str) -> str:
     return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _first_word_help(name: str, commands: Mapping[str, str], families: Mapping[str, str]) -> str:
+def _describe_first_word(name: str, commands: Mapping[str, str], families: Mapping[str, str]) -> str:
     below = ", ".join(command.partition(" ")[2] for command in commands if command.startswith(f"{name} "))
     if name not in commands:
         return f"{families[name]}: {below}"
     return commands[name] + (f" (also: {below})" if below else "")
 
 
-def _closing(group: str) -> str:
-    return _paragraph(f"Run pinwarden {group}COMMAND --help for the options of a command.") + _paragraph(_EXIT_CODES)
+def _render_closing(group: str) -> str:
+    return _format_paragraph(f"Run pinwarden {group}COMMAND --help for the options of a command.") + _format_paragraph(
+        _EXIT_CODES
+    )
 
 
-def _paragraph(text: str) -> str:
-    return f"{_fill(text, terminal_width(), '')}\n"
+def _format_paragraph(text: str) -> str:
+    return f"{_fill(text, get_terminal_width(), '')}\n"

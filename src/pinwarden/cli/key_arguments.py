@@ -86,7 +86,7 @@ def add_gate_signature_arguments(parser: ArgumentParser) -> None:
     signed.add_argument(
         "--require-signatures",
         dest="threshold",
-        type=signature_count,
+        type=parse_signature_count,
         default=1,
         metavar="N",
         help="minimum number of distinct keys that must have signed (default: 1)",
@@ -139,21 +139,21 @@ def signature_check_from(args: Namespace, project: Project) -> SignatureOptions 
     from pinwarden.project.lock_signatures import SignatureOptions
 
     keys = read_public_keys(args.public_key)
-    files = signature_files(args, project)
+    files = find_signature_files(args, project)
     return SignatureOptions(
         files=files,
         keys=keys,
-        required=replace(required_signers(args, keys), signed_since=_signed_since(args, files, keys)),
+        required=replace(build_required_signers(args, keys), signed_since=_find_signed_since(args, files, keys)),
         policy=Path(args.signed_policy) if args.signed_policy else None,
     )
 
 
-def signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
+def find_signature_files(args: Namespace, project: Project) -> tuple[Path, ...]:
     """Return the signatures that the options name, or the one in the project's folder."""
     return tuple(Path(name) for name in args.signature or [project.root / SIGNATURE_FILE])
 
 
-def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
+def build_required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> RequiredSigners:
     """Return which keys, and how many, must have signed."""
     from pinwarden.lock.signature import RequiredSigners
 
@@ -163,7 +163,7 @@ def required_signers(args: Namespace, keys: Mapping[str, PublicKey]) -> Required
     return RequiredSigners(names=tuple(args.require), threshold=args.threshold, accept_partial=args.accept_partial)
 
 
-def signature_count(text: str) -> int:
+def parse_signature_count(text: str) -> int:
     """Return a number of signatures, 1 to 1000."""
     if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
         raise ArgumentTypeError(f"{text[:40]!a} is not a number from 1 to 1000")
@@ -225,7 +225,7 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
     return name or Path(rest).stem, key
 
 
-def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
+def _find_signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
     """Return the time of the newest known signature: from the option or from a git revision, whichever is later."""
     from pinwarden.core.text import parse_timestamp
     from pinwarden.lock.signature import find_newest_signing_time

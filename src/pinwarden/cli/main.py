@@ -68,7 +68,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         if not _is_disk_full(err):
             raise
         _silence_stdout()
-        _report(PinwardenError("FILE_UNWRITABLE", f"standard output: {err.strerror}"), invocation)
+        _report_error(PinwardenError("FILE_UNWRITABLE", f"standard output: {err.strerror}"), invocation)
         return EXIT_UNCHECKED
     return invocation.exit_code
 
@@ -105,7 +105,7 @@ def _run_and_report(arguments: Sequence[str], invocation: _Invocation) -> int:
     try:
         return _run(arguments, invocation)
     except PinwardenError as err:
-        _report(err, invocation)
+        _report_error(err, invocation)
         return err.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -115,7 +115,7 @@ def _run_and_report(arguments: Sequence[str], invocation: _Invocation) -> int:
             raise
         if os.environ.get("PINWARDEN_DEBUG"):
             raise
-        _report(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), invocation)
+        _report_error(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), invocation)
         return EXIT_UNCHECKED
 
 
@@ -127,21 +127,21 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     3. Refuse to overwrite files of the project with a report.
     4. Call the command.
     """
-    from pinwarden.cli.commands import COMMANDS, command_parser, find_command, subcommands
+    from pinwarden.cli.commands import COMMANDS, create_command_parser, find_command, list_subcommands
     from pinwarden.cli.global_arguments import move_to_command
     from pinwarden.core.errors import EXIT_CLEAN
 
     arguments = move_to_command(arguments, COMMANDS)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    help_text = _requested_help(arguments)
+    help_text = _find_requested_help(arguments)
     if help_text:
         invocation.exit_code = EXIT_CLEAN  # closing the pager early is not a failure
         sys.stdout.write(help_text)
         return EXIT_CLEAN
     invocation.command, rest = find_command(arguments)
-    command, parser = command_parser(invocation.command)
-    family = ", ".join(f"pinwarden {name}" for name in subcommands(invocation.command))
+    command, parser = create_command_parser(invocation.command)
+    family = ", ".join(f"pinwarden {name}" for name in list_subcommands(invocation.command))
     parser.epilog = parser.epilog or (f"See also: {family}" if family else None)
     options, user_command = _split_command(rest)
     try:
@@ -169,20 +169,20 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     return command.run(args)
 
 
-def _requested_help(arguments: Sequence[str]) -> str:
+def _find_requested_help(arguments: Sequence[str]) -> str:
     """Return the help of all commands or of one family, if the arguments ask for it."""
-    from pinwarden.cli.commands import COMMANDS, FAMILIES, TASKS, subcommands
+    from pinwarden.cli.commands import COMMANDS, FAMILIES, TASKS, list_subcommands
 
     if not arguments or arguments[0] in ("-h", "--help"):
-        from pinwarden.cli.help import overview
+        from pinwarden.cli.help import render_overview
 
-        return overview(COMMANDS, TASKS, FAMILIES)
+        return render_overview(COMMANDS, TASKS, FAMILIES)
     if len(arguments) > 1 and arguments[1] in ("-h", "--help") and arguments[0] not in COMMANDS:
-        family = subcommands(arguments[0])
+        family = list_subcommands(arguments[0])
         if family:
-            from pinwarden.cli.help import family_help
+            from pinwarden.cli.help import render_family_help
 
-            return family_help(arguments[0], FAMILIES.get(arguments[0], ""), family)
+            return render_family_help(arguments[0], FAMILIES.get(arguments[0], ""), family)
     return ""
 
 
@@ -195,7 +195,7 @@ def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:separator], words[separator + 1 :]
 
 
-def _report(err: PinwardenError, invocation: _Invocation) -> None:
+def _report_error(err: PinwardenError, invocation: _Invocation) -> None:
     """Print the error to stdout in the chosen format, and for people to stderr."""
     from pinwarden.cli.output import render_error
     from pinwarden.cli.render.text import wrap
@@ -205,7 +205,7 @@ def _report(err: PinwardenError, invocation: _Invocation) -> None:
     if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)
     sys.stdout.write(render_error(err, invocation.command, invocation.output_format))
-    server_stderr = neutralize_log_commands("".join(f"{show_invisible(line)}\n" for line in _stderr_lines(err)))
+    server_stderr = neutralize_log_commands("".join(f"{show_invisible(line)}\n" for line in _format_stderr_lines(err)))
     error, hint = (
         wrap(line, stream=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}")
     )
@@ -222,7 +222,7 @@ def _write_error_files(err: PinwardenError, invocation: _Invocation) -> None:
         write_report_file(path, render_error(err, invocation.command, output_format) or text_report)
 
 
-def _stderr_lines(err: PinwardenError) -> list[str]:
+def _format_stderr_lines(err: PinwardenError) -> list[str]:
     """Return the last lines that a started server wrote to stderr, which often explain the failure."""
     stderr = err.data.get("stderr")
     lines = [line for line in stderr.splitlines() if line.strip()] if isinstance(stderr, str) else []

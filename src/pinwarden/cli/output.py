@@ -56,7 +56,7 @@ def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] 
     name no file are attributed to the first existing file in ``about``.
     """
     if report.file is None and (file := next((Path(name) for name in about if Path(name).is_file()), None)):
-        report = replace(report, file=_path_in_repository(file))
+        report = replace(report, file=_make_repository_path(file))
     report = complete_next_command(report)
     exit_code = emit(report, args.format)
     written = [write_report_file(path, render(report, output_format)) for output_format, path in args.format_files]
@@ -147,7 +147,10 @@ def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
     if not outputs:
         return
     project_files = [
-        (path, kind) for project in _projects(args) for path, kind in _project_files(project, args) if kind != writes
+        (path, kind)
+        for project in _find_projects(args)
+        for path, kind in _list_project_files(project, args)
+        if kind != writes
     ]
     for option, path in outputs:
         kind = next((kind for project_file, kind in project_files if _is_same_or_inside(path, project_file)), None)
@@ -159,18 +162,18 @@ def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
             )
 
 
-def _projects(args: Namespace) -> Iterator[Project]:
-    from pinwarden.cli.project_arguments import current_project
+def _find_projects(args: Namespace) -> Iterator[Project]:
+    from pinwarden.cli.project_arguments import find_current_project
     from pinwarden.project.scopes import SCOPES, project_in_scope
 
     folders = getattr(args, "project", None) or [None]
     lock = Path(args.file) if hasattr(args, "project") and args.file else None
     for folder in [folders] if isinstance(folders, str) else folders:
-        project = current_project(None if folder is None else Path(folder), lock)
+        project = find_current_project(None if folder is None else Path(folder), lock)
         yield from (project_in_scope(project, scope) for scope in SCOPES)
 
 
-def _project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
+def _list_project_files(project: Project, args: Namespace) -> Iterator[tuple[Path, str]]:
     """Yield the files and folders of a project, each with its kind."""
     from pinwarden.cli.key_arguments import SIGNATURE_FILE
     from pinwarden.contract.dialect import DIALECTS
@@ -238,7 +241,7 @@ class FormatAction(Action):
             namespace.format_files = (*namespace.format_files, (output_format, Path(path)))
 
 
-def _path_in_repository(file: Path) -> str:
+def _make_repository_path(file: Path) -> str:
     """Return a path relative to the root of the repository, as viewers of reports expect."""
     from pinwarden.system.repository import find_repository_root
 

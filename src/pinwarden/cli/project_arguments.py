@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.project.project import Project
-from pinwarden.project.scopes import LOCK_NAME, SCOPES, find_project_root, project_in_scope, used_scopes
+from pinwarden.project.scopes import LOCK_NAME, SCOPES, find_project_root, list_used_scopes, project_in_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def project_from(args: Namespace) -> Project:
 
     Without ``--scope``, the scope is the first whose lock has the named servers, or else the first that is used.
     """
-    here = _named_project(args)
+    here = _find_named_project(args)
     if args.scope is not None:
         return project_in_scope(here, args.scope)
     if args.project is not None or args.file is not None:
@@ -103,17 +103,17 @@ def project_from(args: Namespace) -> Project:
     if names:
         for scope in SCOPES:
             scoped = project_in_scope(here, scope)
-            if names <= {entry.name for entry in _lock_entries(scoped)}:
+            if names <= {entry.name for entry in _read_lock_entries(scoped)}:
                 return scoped
-    return here if here.lock.exists() else used_scopes(here)[0]
+    return here if here.lock.exists() else list_used_scopes(here)[0]
 
 
 def project_to_extend(args: Namespace) -> Project:
     """Return the project, in the scope that a new server is added to: its own scope, unless ``--scope`` names one."""
-    return project_in_scope(_named_project(args), args.scope or "project")
+    return project_in_scope(_find_named_project(args), args.scope or "project")
 
 
-def client_scope(args: Namespace) -> Literal["project", "global"]:
+def get_client_scope(args: Namespace) -> Literal["project", "global"]:
     """Return the client configuration that ``--scope`` means for a new server, as ToolPin's format calls it."""
     if args.scope == "local":
         raise PinwardenError(
@@ -124,12 +124,12 @@ def client_scope(args: Namespace) -> Literal["project", "global"]:
 
 def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
     """Return the project in each scope that the command is about: by default, all that have a lock or a server."""
-    here = _named_project(args)
+    here = _find_named_project(args)
     if args.scope is not None:
         return (project_in_scope(here, args.scope),)
     if args.project is not None or args.file is not None:
         return (here,)
-    return used_scopes(here)
+    return list_used_scopes(here)
 
 
 def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Project, tuple[str, ...]]]:
@@ -142,7 +142,7 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
         return [(project, ()) for project in projects]
     chosen: list[tuple[Project, tuple[str, ...]]] = []
     for project in projects:
-        locked = {entry.name for entry in _lock_entries(project)}
+        locked = {entry.name for entry in _read_lock_entries(project)}
         known = locked | {server.name for server in project.find_servers()}
         if present := tuple(name for name in names if name in known):
             chosen.append((project, present))
@@ -150,14 +150,14 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
         if not any(name in present for _, present in chosen):
             from pinwarden.project.locked_servers import not_locked_error
 
-            raise not_locked_error([entry for project in projects for entry in _lock_entries(project)], name)
+            raise not_locked_error([entry for project in projects for entry in _read_lock_entries(project)], name)
     return chosen
 
 
 def projects_from(args: Namespace) -> tuple[Project, ...]:
     """Return the projects that the options name, without repetitions. ``--file`` is only for a single project."""
     if not args.project:
-        return (_named_project(args),)
+        return (_find_named_project(args),)
     for folder in args.project:
         _refuse_missing_folder(folder)
     roots = {Path(folder).resolve(): Path(folder) for folder in args.project}
@@ -165,10 +165,10 @@ def projects_from(args: Namespace) -> tuple[Project, ...]:
         raise PinwardenError(
             "USAGE", "--file cannot be used with several projects", hint="Run the command once per project."
         )
-    return tuple(current_project(root, Path(args.file) if args.file else None) for root in roots.values())
+    return tuple(find_current_project(root, Path(args.file) if args.file else None) for root in roots.values())
 
 
-def current_project(root: Path | None = None, lock: Path | None = None) -> Project:
+def find_current_project(root: Path | None = None, lock: Path | None = None) -> Project:
     """Return the project in a folder, or the one around the current folder, with this user's client configurations."""
     from pinwarden.clients.files import detect_system
 
@@ -179,16 +179,16 @@ def current_project(root: Path | None = None, lock: Path | None = None) -> Proje
     return Project(root=root, lock=lock, home=Path.home(), system=detect_system(), variables=os.environ)
 
 
-def _named_project(args: Namespace) -> Project:
+def _find_named_project(args: Namespace) -> Project:
     lock = Path(args.file) if args.file else None
     if not args.project:
         # A lockfile that is named alone belongs to the current folder.
-        return current_project(None if lock is None else Path(), lock)
+        return find_current_project(None if lock is None else Path(), lock)
     _refuse_missing_folder(args.project)
-    return current_project(Path(args.project), lock)
+    return find_current_project(Path(args.project), lock)
 
 
-def _lock_entries(project: Project) -> Sequence[Entry]:
+def _read_lock_entries(project: Project) -> Sequence[Entry]:
     from pinwarden.lock import lock_store
 
     lock = lock_store.read(project.lock)
@@ -205,7 +205,7 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
     from pinwarden.project.lock import Approver
 
     refuse_inside_server(find_running_folder(os.environ, Path.home()), os.environ)
-    by = args.by or os.environ.get("PINWARDEN_APPROVER") or _user_name()
+    by = args.by or os.environ.get("PINWARDEN_APPROVER") or _find_user_name()
     if not by:
         raise PinwardenError(
             "USAGE", "an approval needs a name", hint="Give your name with --by NAME or in PINWARDEN_APPROVER."
@@ -217,14 +217,14 @@ def open_database(args: Namespace, project: Project | None = None) -> GatewaySta
     """Return the gateway's database, created if it does not exist."""
     from pinwarden.gateway.state import open_state
 
-    return open_state(project or current_project(), args.audit)
+    return open_state(project or find_current_project(), args.audit)
 
 
 def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
     """Return the gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
     from pinwarden.gateway.state import open_state_for_reading
 
-    return open_state_for_reading(project or current_project(), args.audit, needed=must_exist)
+    return open_state_for_reading(project or find_current_project(), args.audit, needed=must_exist)
 
 
 def _refuse_missing_folder(folder: str) -> None:
@@ -232,7 +232,7 @@ def _refuse_missing_folder(folder: str) -> None:
         raise PinwardenError("USAGE", f"--project: {folder[:200]!a} is not a folder")
 
 
-def _user_name() -> str | None:
+def _find_user_name() -> str | None:
     """Return the name of this user. Containers and CI jobs often lack the variables for it."""
     name = os.environ.get("USER") or os.environ.get("USERNAME")
     if name or os.name != "posix":

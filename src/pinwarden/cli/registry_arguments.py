@@ -176,10 +176,10 @@ def _refuse_revoked(keys: list[PublicKey]) -> None:
     """Refuse keys that this user revoked, even if a script still names them."""
     from pinwarden.bundle.trust import check_not_revoked
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.cli.bundle_arguments import trust_file
+    from pinwarden.cli.bundle_arguments import find_trust_file
 
     if keys:
-        check_not_revoked(load_trust(trust_file()), *(key.did for key in keys))
+        check_not_revoked(load_trust(find_trust_file()), *(key.did for key in keys))
 
 
 def _open_fetcher(args: Namespace) -> Fetcher:

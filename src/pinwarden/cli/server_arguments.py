@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pinwarden.cli.project_arguments import current_project
+from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def add_response_argument(parser: ArgumentParser) -> None:
     """Add ``--response-seconds``: how long a server may take for a response."""
     parser.add_argument(
         "--response-seconds",
-        type=seconds,
+        type=parse_seconds,
         default=RESPONSE_SECONDS,
         metavar="SECONDS",
         help="time limit for a server's response; a progress notification restarts it; when it expires, the client "
@@ -102,9 +102,9 @@ def add_response_argument(parser: ArgumentParser) -> None:
     )
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Return the value of an option in seconds, from 0 to one day, so that a typo cannot disable a limit."""
-    value = _parse_seconds(text)
+    value = _parse_number(text)
     if value is None or value > _MAX_SECONDS:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of seconds from 0 to {_MAX_SECONDS}")
     return value
@@ -112,7 +112,7 @@ def seconds(text: str) -> float:
 
 def probe_seconds(text: str) -> float:
     """Return the value of an option in seconds, more than 0 and at most one hour."""
-    value = _parse_seconds(text)
+    value = _parse_number(text)
     if not value or value > _MAX_PROBE_SECONDS:
         raise ArgumentTypeError(f"{text[:40]!a} is not a number of seconds above 0 and at most {_MAX_PROBE_SECONDS}")
     return value
@@ -174,7 +174,7 @@ def prepare_target(name: str | None, target: Target, args: Namespace, *, typed: 
 
     if name is None:
         name = Path(target.command[0]).name if isinstance(target, StdioTarget) else target.url
-    return prepare_probe(current_project(), name, target, probe_options(args, typed=typed))
+    return prepare_probe(find_current_project(), name, target, probe_options(args, typed=typed))
 
 
 def run_probe(prepared: PreparedProbe) -> Surface:
@@ -207,7 +207,7 @@ def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:
     )
 
 
-def command_target(command: list[str], args: Namespace) -> Target:
+def build_command_target(command: list[str], args: Namespace) -> Target:
     """Return the command after ``--``."""
     from pinwarden.system.target import StdioTarget
 
@@ -247,13 +247,13 @@ def _find_configured(name: str, args: Namespace) -> Target:
         servers = _parse_file(args.config, lambda data: parse_targets(read_document(data, args.config)))
         if name in servers:
             return servers[name]
-        raise _unknown_target(name, f"{args.config} has no server of this name")
+        raise _unknown_target_error(name, f"{args.config} has no server of this name")
     return _discover_configured(name)
 
 
 def _discover_configured(name: str) -> Target:
     """Return a server in the files that ``init`` reads. If they disagree, the user has to choose one."""
-    project = current_project()
+    project = find_current_project()
     files = project.find_all_configs()
     matches = [
         (server.target, project.display_path(server.path))
@@ -272,7 +272,9 @@ def _discover_configured(name: str) -> Target:
                 hint="Give an https URL, a command after --, or a server's name from a client configuration (--config)",
             )
         problem = "it is a directory" if Path(name).is_dir() else "there is no such file"
-        raise _unknown_target(name, f"{problem}, and no client configuration has such a server{''.join(unreadable)}")
+        raise _unknown_target_error(
+            name, f"{problem}, and no client configuration has such a server{''.join(unreadable)}"
+        )
     if any(target != matches[0][0] for target, _ in matches):
         paths = ", ".join(dict.fromkeys(path for _, path in matches))
         raise PinwardenError(
@@ -283,7 +285,7 @@ def _discover_configured(name: str) -> Target:
     return matches[0][0]
 
 
-def _unknown_target(name: str, problem: str) -> PinwardenError:
+def _unknown_target_error(name: str, problem: str) -> PinwardenError:
     return PinwardenError(
         "TARGET_INVALID",
         f"{name[:80]!a}: {problem}",
@@ -298,7 +300,7 @@ def _split_pair(text: str, separator: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip() if separator == ":" else value
 
 
-def _parse_seconds(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

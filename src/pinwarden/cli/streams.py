@@ -85,7 +85,8 @@ class Progress:
         frame = 0
         while not self._stop.is_set():
             now = time.monotonic()
-            line = f"{_SPINNER[frame % 4]} {self._activity}{self._bar()} {int(now - started)}s{self._servers(now)}"
+            activity = f"{_SPINNER[frame % 4]} {self._activity}{self._format_bar()}"
+            line = f"{activity} {int(now - started)}s{self._format_servers(now)}"
             sys.stderr.write(f"\r\x1b[K{_cut_to_terminal(line)}")
             sys.stderr.flush()
             frame += 1
@@ -93,14 +94,14 @@ class Progress:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
-    def _servers(self, now: float) -> str:
+    def _format_servers(self, now: float) -> str:
         """Return the servers that are being worked on; the one that takes longest comes first."""
         from pinwarden.core.text import show_invisible
 
         names = (f"{show_invisible(server.name)} {int(now - server.started)}s" for server in self._running)
         return f": {', '.join(names)}" if self._total > 1 and self._running else ""
 
-    def _bar(self) -> str:
+    def _format_bar(self) -> str:
         if self._total < 2:
             return ""
         filled = 20 * self._done // self._total

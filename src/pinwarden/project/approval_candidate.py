@@ -98,7 +98,7 @@ def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None =
 
 
 def warnings_to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Scan warnings as JSON values, for reports and error data."""
+    """Convert scan warnings to JSON values, for reports and error data."""
     return [row_to_json(row) for row in rows]
 
 

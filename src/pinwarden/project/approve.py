@@ -119,7 +119,7 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
     """Compare a probed surface with the approved ones, and scan the text that no person approved before."""
     if surface.digest is None:
         raise PinwardenError("SURFACE_INVALID", f"{server.name[:120]!a} cannot be approved: {surface.problem}")
-    approved, recorded = server.reviewed_surfaces(), server.recorded_surfaces()
+    approved, recorded = server.reviewed_surfaces(), server.list_recorded_surfaces()
     candidate = scan_for_approval(server.name, surface, approved, warnings_approved=warnings_approved)
     changes = {repr(change): change for known in approved or recorded for change in compare(known, surface)}
     return Approval(
@@ -168,7 +168,7 @@ def record_configuration(server: ServerToApprove, approver: Approver, now: str) 
     for part in server.parts:
         if part.configured:
             # The lock keeps a surface that a person approved, and notes for which release that was.
-            shown = any(map(was_shown, part.earlier_entries()))
+            shown = any(map(was_shown, part.list_earlier_entries()))
             reason = approver if shown else replace(approver, default_reason=CONFIGURATION_ONLY, why="")
             write_approvals(part.discovery, [replace(one, accepted=True) for one in part.configured], reason, now)
     return reload_server(server)
@@ -229,7 +229,7 @@ def build_item_change(approved: Surface, served: Surface, member: str, key: str)
 def build_approval_report(approval: Approval, hint: str = "") -> Report:
     """Return the report of what would be approved. ``hint`` is the command that approves it."""
     server, surface = approval.server, approval.surface
-    recorded = server.reviewed_surfaces() or server.recorded_surfaces()
+    recorded = server.reviewed_surfaces() or server.list_recorded_surfaces()
     before = recorded[0] if recorded else Surface(server=None, items={}, observed={})
     first = compare_surfaces(before, surface, server.name, whole=True)
     changes = (

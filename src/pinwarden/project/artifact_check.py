@@ -100,15 +100,17 @@ def fetch_artifact(
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.fetch_artifact(package, fetcher, sources.npm(package.name), now=now)
+            return npm.fetch_artifact(package, fetcher, sources.find_npm_registry(package.name), now=now)
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.fetch_artifact(package, fetcher, sources.pypi(), now=now)
+            return pypi.fetch_artifact(package, fetcher, sources.find_pypi_index(), now=now)
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.fetch_artifact(package, fetcher, sources.image(package.name, by_project=True), now=now)
+            return oci.fetch_artifact(
+                package, fetcher, sources.find_image_registry(package.name, by_project=True), now=now
+            )
         case "mcpb":
             from pinwarden.artifacts import mcpb
 
@@ -116,11 +118,11 @@ def fetch_artifact(
         case "nuget":
             from pinwarden.artifacts import nuget
 
-            return nuget.fetch_artifact(package, fetcher, sources.nuget(), now=now)
+            return nuget.fetch_artifact(package, fetcher, sources.find_nuget_source(), now=now)
         case "cargo":
             from pinwarden.artifacts import cargo
 
-            return cargo.fetch_artifact(package, fetcher, sources.cargo(), now=now)
+            return cargo.fetch_artifact(package, fetcher, sources.find_cargo_index(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} packages have no registry")
 
@@ -132,15 +134,15 @@ def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRel
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.find_newest_release(package, fetcher, sources.npm(package.name))
+            return npm.find_newest_release(package, fetcher, sources.find_npm_registry(package.name))
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.find_newest_release(package, fetcher, sources.pypi())
+            return pypi.find_newest_release(package, fetcher, sources.find_pypi_index())
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.find_newest_release(package, fetcher, sources.image(package.name, by_project=True))
+            return oci.find_newest_release(package, fetcher, sources.find_image_registry(package.name, by_project=True))
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 
@@ -157,19 +159,19 @@ def resolve_floating_release(
         from pinwarden.artifacts import npm
 
         ref = PackageRef(ecosystem="npm", name=package.identity)
-        return npm.find_newest_release(ref, fetcher, sources.npm(ref.name), wanted or "latest", preferred)
+        return npm.find_newest_release(ref, fetcher, sources.find_npm_registry(ref.name), wanted or "latest", preferred)
     if package.kind == "pypi":
         from pinwarden.artifacts import pypi
 
         ref = PackageRef(ecosystem="pypi", name=package.identity, version="0")
         constraint = "" if wanted == "latest" else wanted
-        return pypi.find_newest_release(ref, fetcher, sources.pypi(), constraint, preferred)
+        return pypi.find_newest_release(ref, fetcher, sources.find_pypi_index(), constraint, preferred)
     if package.kind == "oci":
         from pinwarden.artifacts import oci
 
         tag = f":{wanted}" if wanted else ""
         ref = PackageRef(ecosystem="oci", name=f"{package.identity}{tag}")
-        return oci.find_tagged_image(ref, fetcher, sources.image(ref.name, by_project=True))
+        return oci.find_tagged_image(ref, fetcher, sources.find_image_registry(ref.name, by_project=True))
     raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.kind} packages are not looked up")
 
 
@@ -178,15 +180,15 @@ def find_registry_url(package: PackageRef, context: FetchContext) -> str | None:
     sources = context.sources
     match package.ecosystem:
         case "npm":
-            return sources.npm(package.name).url
+            return sources.find_npm_registry(package.name).url
         case "pypi":
-            return sources.pypi().url
+            return sources.find_pypi_index().url
         case "oci":
-            return sources.image(package.name, by_project=True).url
+            return sources.find_image_registry(package.name, by_project=True).url
         case "nuget":
-            return sources.nuget().url
+            return sources.find_nuget_source().url
         case "cargo":
-            return sources.cargo().url
+            return sources.find_cargo_index().url
         case _:
             return None
 
@@ -366,7 +368,7 @@ def _verify_attestations(artifact: FetchedArtifact, context: FetchContext, now: 
     if not attested:
         return ()
     npm = artifact.package.ecosystem == "npm"
-    keys = fetch_registry_keys(context.fetcher, context.sources.npm(artifact.package.name)) if npm else ()
+    keys = fetch_registry_keys(context.fetcher, context.sources.find_npm_registry(artifact.package.name)) if npm else ()
     verifier = ProvenanceVerifier(now=now, trust_root=context.trust_root, registry_keys=keys)
     return verifier.verify_all(replace(artifact, attestations=tuple(attested)))
 

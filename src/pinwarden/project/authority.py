@@ -55,7 +55,7 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
     belongs to this project.
     """
     if start.scope in ("user", "local"):
-        return Authority(project=_user_project(here, start.scope), owner="user")
+        return Authority(project=_build_user_project(here, start.scope), owner="user")
     if start.names_project or start.scope == "project":
         return Authority(project=here, owner="project")
     owner = _find_owner(here, start)
@@ -68,10 +68,10 @@ def resolve_authority(here: Project, start: RunRequest) -> Authority:
             hint="If it does, add --project . to its command, or configure it in this folder. If it does not, add "
             "--project with the folder that it belongs to.",
         )
-    return Authority(project=_user_project(here, "user"), owner=owner)
+    return Authority(project=_build_user_project(here, "user"), owner=owner)
 
 
-def _user_project(here: Project, scope: LockScope) -> Project:
+def _build_user_project(here: Project, scope: LockScope) -> Project:
     return replace(project_in_scope(here, scope), restricting_root=here.root.resolve())
 
 

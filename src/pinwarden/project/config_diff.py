@@ -16,7 +16,7 @@ from pinwarden.system.masking import MASK, is_safe_to_show, looks_secret, mask_t
 from pinwarden.system.redaction import NAMED_VALUES
 
 _CONTEXT_LINES = 3
-_MAX_LINE = 400  # of a line in a diff; files with one long line exist
+_MAX_LINE = 400  # longer lines of a diff are cut to this many characters, because some files have only one long line
 _MAX_LINES = 2000
 _NAMED_VALUES = frozenset({*NAMED_VALUES, "envs"})
 

@@ -213,7 +213,7 @@ def find_uncovered_servers(
             if (server.name, server.path) in covered:
                 continue  # diagnose compares it with this file
             if packages is None:
-                packages = {package for entry in entries if (package := _package_of_entry(entry))}
+                packages = {package for entry in entries if (package := _get_package_of_entry(entry))}
             change = (
                 _compare_with_other_files(server, same_name, started_by_run or {})
                 if same_name
@@ -279,7 +279,7 @@ def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
     )
 
 
-def _package_of_entry(entry: LockedConfig) -> str | None:
+def _get_package_of_entry(entry: LockedConfig) -> str | None:
     return get_package_name(parse_configured_server(entry.name, entry.entry, get_client(entry.client)))
 
 

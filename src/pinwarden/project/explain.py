@@ -175,7 +175,7 @@ def find_release(entry: Entry) -> str | None:
     return None if entry.source == CONFIG_SOURCE and entry.version == NO_VERSION else entry.version
 
 
-def approved_by(entry: Entry) -> str | None:
+def find_approver(entry: Entry) -> str | None:
     """Return who approved the entry; None if the lock does not say."""
     extension = read_extension(entry)
     return extension.approval.by if extension and extension.approval else None
@@ -197,7 +197,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
         "target": describe_target(entry.selected_target),
         "tier": entry.trust.get("tier"),
         "surface_pinned": has_pinned_surface(entry),
-        "approved_by": approved_by(entry),
+        "approved_by": find_approver(entry),
         "locked_at": entry.locked_at,
     }
 

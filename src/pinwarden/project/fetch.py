@@ -16,7 +16,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
-from pinwarden.project.fetch_context import FetchContext, add_content_digests, context_of_one, fetch_files
+from pinwarden.project.fetch_context import FetchContext, add_content_digests, build_single_server_context, fetch_files
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle, read_pinned_closure
@@ -67,7 +67,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     ready: list[dict[str, object]] = []
     failures: list[tuple[str, PinwardenError]] = []
     entries = select_entries(project, names)
-    each = context_of_one(context, len(entries))
+    each = build_single_server_context(context, len(entries))
 
     def fetch_one(index: int) -> dict[str, object]:
         entry = entries[index]

@@ -47,12 +47,12 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
     """Return the closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
     from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
 
-    endpoint = context.sources.npm(name)
+    endpoint = context.sources.find_npm_registry(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
     scope = name.partition("/")[0] if name.startswith("@") else ""
-    scopes = ("", scope, *context.sources.npm_scopes())
+    scopes = ("", scope, *context.sources.list_npm_scopes())
     registries = {
-        scope_name: _build_resolver_endpoint(context.sources.npm(f"{scope_name}/x".strip("/")), context)
+        scope_name: _build_resolver_endpoint(context.sources.find_npm_registry(f"{scope_name}/x".strip("/")), context)
         for scope_name in scopes
     }
     plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
@@ -60,7 +60,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
     lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain)
     resolved = parse_npm_lock(lock)
 
-    def close(row: ResolvedPackage) -> ClosurePackage:
+    def build_package(row: ResolvedPackage) -> ClosurePackage:
         return ClosurePackage(
             name=row.name,
             version=row.version,
@@ -73,7 +73,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
             has_install_scripts=row.install_scripts,
         )
 
-    packages = _run_concurrently(close, resolved, context.on_progress)
+    packages = _run_concurrently(build_package, resolved, context.on_progress)
     return Closure(
         ecosystem="npm",
         name=name,
@@ -93,7 +93,7 @@ def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFi
     if not row.url:
         raise PinwardenError("CLOSURE_INVALID", f"npm does not say where {row.name}@{row.version} comes from")
     algorithms = {"sha256", *(digest.algorithm for digest in row.integrity)}
-    endpoint = context.sources.npm(row.name)
+    endpoint = context.sources.find_npm_registry(row.name)
     with context.store.open_incoming() as stream:
         got = context.fetcher.download(
             FetchRequest(endpoint=endpoint, url=row.url), stream, algorithms=tuple(sorted(algorithms))
@@ -125,7 +125,7 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
     from pinwarden.artifacts.resolvers import find_uv, read_uv_version, resolve_python
 
     name, version = normalize_name(name), str(parse_exact_version(version))
-    index = context.sources.pypi()
+    index = context.sources.find_pypi_index()
     variables = context.sources.settings.variables
     uv = find_uv(variables)
     text = resolve_python(
@@ -172,7 +172,7 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
 def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> Closure:
     """Return the closure with the content digests of these files; they are downloaded if they are not in the store."""
 
-    def content(file: ClosureFile) -> ClosureFile:
+    def add_content_digest(file: ClosureFile) -> ClosureFile:
         fetch_file(closure, file, context)
         archive = context.store.find(file.digest)
         if archive is None:
@@ -181,7 +181,7 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
         context.store.record_tree_digest(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
-    known = {file.digest: file for file in _run_concurrently(content, files, context.on_progress)}
+    known = {file.digest: file for file in _run_concurrently(add_content_digest, files, context.on_progress)}
     return replace(
         closure,
         packages=tuple(
@@ -191,8 +191,8 @@ def add_content_digests(closure: Closure, files: Sequence[ClosureFile], context:
     )
 
 
-def context_of_one(context: FetchContext, servers: int) -> FetchContext:
-    """Return the context for one of several servers at once: their file counts would overwrite each other."""
+def build_single_server_context(context: FetchContext, servers: int) -> FetchContext:
+    """Return a context without file counts if there are several servers, whose counts would overwrite each other."""
     return context if servers == 1 else replace(context, on_progress=None)
 
 
@@ -223,13 +223,13 @@ def _find_endpoint(closure: Closure, file: ClosureFile, context: FetchContext) -
     Not that of the root package: a dependency of another scope may come from another registry.
     """
     if closure.ecosystem != "npm":
-        return context.sources.pypi_files()
+        return context.sources.find_pypi_file_server()
     owner = next((package for package in closure.packages if file in package.files), closure.root)
-    return context.sources.npm(owner.name)
+    return context.sources.find_npm_registry(owner.name)
 
 
 def _run_concurrently(do: Callable[[Item], Result], rows: Iterable[Item], on_progress: Progress | None) -> list[Result]:
-    """Run ``do`` on all rows, several at a time; results in order. The first failure ends it."""
+    """Call ``do`` for all rows, several at a time, and return the results in order. Raises the first failure."""
     todo = list(rows)
     done: list[Result] = []
     with ThreadPoolExecutor(MAX_DOWNLOADS) as pool:
@@ -264,7 +264,7 @@ class PackageSources:
 
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
 
-    def npm(self, name: str) -> ServiceEndpoint:
+    def find_npm_registry(self, name: str) -> ServiceEndpoint:
         """Return the registry where npm would look for a package."""
         from pinwarden.artifacts.endpoints.npm import find_registry
 
@@ -273,13 +273,13 @@ class PackageSources:
             self._npm[scope] = find_registry(name, self.settings).endpoint
         return self._npm[scope]
 
-    def npm_scopes(self) -> tuple[str, ...]:
+    def list_npm_scopes(self) -> tuple[str, ...]:
         """Return the scopes for which the project names a registry."""
         from pinwarden.artifacts.endpoints.npm import list_project_scopes
 
         return list_project_scopes(self.settings)
 
-    def pypi(self) -> ServiceEndpoint:
+    def find_pypi_index(self) -> ServiceEndpoint:
         """Return the index for Python packages. Extra indexes are never used: they could serve any name."""
         from pinwarden.artifacts.endpoints.pypi import find_indexes
 
@@ -287,13 +287,13 @@ class PackageSources:
             self._pypi = find_indexes(self.settings).main
         return self._pypi
 
-    def pypi_files(self) -> ServiceEndpoint:
+    def find_pypi_file_server(self) -> ServiceEndpoint:
         """Return the file server of the Python index. Package clients send the index's credential to it as well."""
         from pinwarden.artifacts.endpoints.pypi import get_index_parent
 
-        return get_index_parent(self.pypi())
+        return get_index_parent(self.find_pypi_index())
 
-    def image(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
+    def find_image_registry(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
         """Return the registry of a container image; ``by_project`` says that a repository names the image."""
         from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
@@ -301,13 +301,13 @@ class PackageSources:
         configured_by: Origin = "project" if by_project else "user"
         return find_registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
 
-    def nuget(self) -> ServiceEndpoint:
+    def find_nuget_source(self) -> ServiceEndpoint:
         """Return the NuGet source that packages come from."""
         from pinwarden.artifacts.endpoints.nuget import find_sources
 
         return find_sources(self.settings).main
 
-    def cargo(self) -> ServiceEndpoint:
+    def find_cargo_index(self) -> ServiceEndpoint:
         """Return the index that crates come from."""
         from pinwarden.artifacts.endpoints.cargo import find_registry
 

@@ -48,7 +48,7 @@ class ReleaseResolver:
         self._context = context
         self._chosen: dict[tuple[_PackageKey, str], NewestRelease] = {}
         known = [release for project in projects for release in _find_known_releases(project)]
-        self._probed, self._named = (_group(known, was_probed=was_probed) for was_probed in (True, False))
+        self._probed, self._named = (_group_releases(known, was_probed=was_probed) for was_probed in (True, False))
 
     def resolve(self, server: ConfiguredServer, package: Launch) -> NewestRelease:
         """Return the release to write for a server. Raises if there is none, or if it must not be looked up."""
@@ -58,7 +58,7 @@ class ReleaseResolver:
         refuse_other_index(
             LockedLaunch(launch=parse_launch(target), command=target.command, variables=tuple(target.env))
         )
-        key = (_package_key(package), package.version or "")
+        key = (_build_package_key(package), package.version or "")
         if key not in self._chosen:
             named = self._named.get(key[0], ())
             preferred = (*self._probed.get(key[0], ()), *(named if len(named) == 1 else ()))
@@ -78,7 +78,7 @@ def _find_known_releases(project: Project) -> Iterator[_KnownRelease]:
         except PinwardenError:
             continue  # an address
         if extension is not None and extension.probed_release is not None:
-            key = _package_key(runs.via or runs)
+            key = _build_package_key(runs.via or runs)
             yield _KnownRelease(package=key, version=extension.probed_release, was_probed=True)
         yield from _find_named_release(runs)
     for server in project.find_servers():
@@ -90,10 +90,10 @@ def _find_named_release(runs: Launch) -> Iterator[_KnownRelease]:
     package = runs.via or runs
     if package.pinned and package.version and package.kind in ("npm", "pypi"):
         version = package.version.removeprefix("v" if package.kind == "npm" else "")
-        yield _KnownRelease(package=_package_key(package), version=version, was_probed=False)
+        yield _KnownRelease(package=_build_package_key(package), version=version, was_probed=False)
 
 
-def _group(releases: Sequence[_KnownRelease], *, was_probed: bool) -> dict[_PackageKey, tuple[str, ...]]:
+def _group_releases(releases: Sequence[_KnownRelease], *, was_probed: bool) -> dict[_PackageKey, tuple[str, ...]]:
     grouped: dict[_PackageKey, dict[str, None]] = {}
     for release in releases:
         if release.was_probed == was_probed:
@@ -101,6 +101,6 @@ def _group(releases: Sequence[_KnownRelease], *, was_probed: bool) -> dict[_Pack
     return {package: tuple(versions) for package, versions in grouped.items()}
 
 
-def _package_key(package: Launch) -> _PackageKey:
+def _build_package_key(package: Launch) -> _PackageKey:
     plain = replace(package, version=None, digest=None, pinned=False)
     return package.kind, plain.purl or package.identity

@@ -42,16 +42,16 @@ class AllowedScripts(Record):
     """Each as NAME@VERSION."""
     by: str = ""
 
-    def approvals(self, closure: Closure, now: str) -> tuple[ScriptApproval, ...]:
+    def build_approvals(self, closure: Closure, now: str) -> tuple[ScriptApproval, ...]:
         """Return the approvals for the bytes of a closure."""
         return tuple(
-            ScriptApproval(package=package_label(package), digest=package.files[0].digest, by=self.by, at=now)
+            ScriptApproval(package=format_package_label(package), digest=package.files[0].digest, by=self.by, at=now)
             for package in list_packages_with_scripts(closure)
-            if package_label(package) in self.names
+            if format_package_label(package) in self.names
         )
 
 
-def package_label(package: ClosurePackage) -> str:
+def format_package_label(package: ClosurePackage) -> str:
     """Return the name of a package with its version, as npm writes it."""
     return f"{package.name}@{package.version}"
 
@@ -70,7 +70,7 @@ def report_skipped_scripts(server: str, closure: Closure, approved: frozenset[Di
 
 def report_unknown_scripts(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
     """Report names that were to be approved, although no checked package of that name has a script."""
-    known = {package_label(package) for closure in closures for package in list_packages_with_scripts(closure)}
+    known = {format_package_label(package) for closure in closures for package in list_packages_with_scripts(closure)}
     for name in allowed.names:
         if name not in known:
             message = f"no package {name[:120]!a} with an install script is locked; nothing was approved for it"
@@ -92,7 +92,7 @@ def check_script_approvals(lock: Lock, files: Mapping[str, bytes]) -> Iterator[R
     for entry in lock.entries:
         extension = read_extension(entry)
         data = files.get(extension.closure.path, b"") if extension is not None and extension.closure else b""
-        if b'"installScripts": true' not in data:  # as our writer spells it; the file's digest was checked
+        if b'"installScripts": true' not in data:  # as Pinwarden writes it; the digest was checked
             continue
         for package in list_unapproved_packages(closure_document.parse(data), list_approved_digests(extension)):
             key = entry.name, package.files[0].digest
@@ -114,5 +114,5 @@ def _build_row(server: str, package: ClosurePackage, details: str = "") -> Row:
         entity="closure",
         name=server,
         path="",
-        message=f"{package_label(package)} has an install script that is not approved, so it is not run{details}",
+        message=f"{format_package_label(package)} has an unapproved install script, which is not run{details}",
     )

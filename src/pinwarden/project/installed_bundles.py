@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]) -> Path:
     """Return the folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
     missing = bundle_environment.find_missing_files(pin, store)
-    if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
+    if pin.descriptor not in missing:  # always checked, because a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
     key = bundle_environment.derive_environment_key(pin)
     folder = store.environment_folder(key)

@@ -42,7 +42,7 @@ class LastChecked(Record):
 
     def find(self, lock: Path, entries: Iterable[Entry]) -> str | None:
         """Return when one of these entries was last checked; None if that is not known."""
-        known = self.times.get(_key_of(lock), {})
+        known = self.times.get(_build_lock_key(lock), {})
         times = (known.get(key, "") for entry in entries for key in (entry.key, entry.name))
         return max(times, default="") or None
 
@@ -66,7 +66,7 @@ def record_checked(folder: Path, lock: Path, keys: Iterable[str]) -> None:
     """Record that servers of a lock were checked now, by name or by key of the lock entry. Never raises."""
     from pinwarden.system.clock import wall_clock
 
-    place = _key_of(lock)
+    place = _build_lock_key(lock)
     names = [key for key in keys if len(key) <= _MAX_KEY]
     if not names or len(place) > _MAX_KEY:
         return
@@ -82,7 +82,7 @@ def record_checked(folder: Path, lock: Path, keys: Iterable[str]) -> None:
             _write(path, _forget_oldest(times))
 
 
-def _key_of(lock: Path) -> str:
+def _build_lock_key(lock: Path) -> str:
     return str(lock.resolve())
 
 

@@ -292,7 +292,7 @@ def with_approved_surface(  # noqa: PLR0913  every part of an approval
         api_surface=str(compute_api_surface_hash(_list_tools(surface))),
         approval=build_approval(approver, now, candidate),
         surface_of=known.surface_of if partial else None,
-        probed_release=probed_release_of_entry(project, entry, surface),
+        probed_release=find_probed_release_of_entry(project, entry, surface),
     )
     return with_extension(entry, changed)
 
@@ -359,7 +359,7 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
     return release[:200] if release else None
 
 
-def probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
+def find_probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
     """Find the release of a probed lock entry; None for a remote server."""
     try:
         return probed_release(project, read_locked_launch(entry).command, surface)

@@ -71,7 +71,7 @@ def find_locked_server(entries: Iterable[Entry], name: str, client: str | None, 
     known = tuple(entries)
     by_name = group_servers_by_name(entry for entry in known if entry.name == name and is_for_client(entry, client))
     if name not in by_name:
-        raise not_locked_error(known, name, _other_client_hint(known, name, command))
+        raise not_locked_error(known, name, _build_other_client_hint(known, name, command))
     servers = by_name[name]
     if len(servers) > 1:
         raise PinwardenError(
@@ -142,7 +142,7 @@ def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = Non
     return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)
 
 
-def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
+def _build_other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
     """Return the hint for a server that is locked, but not for the named client."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:

@@ -225,7 +225,7 @@ def _write_policy(path: Path, data: bytes, *, replace: bool) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent} cannot be created: {err.strerror or err}") from err
     if not path.exists():
         create_file(path, data)
         return "written"

@@ -40,7 +40,7 @@ from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch import select_entries
 from pinwarden.project.fetch_context import (
     FetchContext,
-    context_of_one,
+    build_single_server_context,
     resolve_npm_closure,
     resolve_pypi_closure,
 )
@@ -94,7 +94,7 @@ def prove_servers(  # noqa: PLR0913  what to verify, how, and who approves scrip
     """
     entries = select_entries(project, names)
     proof = _Proof(project, now)
-    each = context_of_one(context, len(entries))
+    each = build_single_server_context(context, len(entries))
 
     def verify(index: int) -> _Verification:
         artifact_check = check_artifact(entries[index], each, now)
@@ -105,7 +105,7 @@ def prove_servers(  # noqa: PLR0913  what to verify, how, and who approves scrip
         except PinwardenError as err:
             return _Verification(rows=artifact_check.rows, error=err)
         if verified.closure is not None:
-            verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
+            verified = replace(verified, scripts=allowed.build_approvals(verified.closure, now))
         return _Verification(rows=artifact_check.rows, verified=verified)
 
     def finish(index: int, result: _Verification | PinwardenError) -> None:

@@ -106,7 +106,7 @@ def scan_targets(
         except PinwardenError as err:
             missing.append(UnscannedServer(name=target.name, reason=err.message, failed=True))
     surfaces: dict[str, Surface] = {}
-    outcomes = probe_prepared(list(prepared.values()), on_progress=_follow(list(prepared), on_progress))
+    outcomes = probe_prepared(list(prepared.values()), on_progress=_build_probe_observer(list(prepared), on_progress))
     for name, outcome in zip(prepared, outcomes, strict=True):
         if isinstance(outcome, PinwardenError):
             missing.append(UnscannedServer(name=name, reason=f"could not be probed: {outcome.message}", failed=True))
@@ -149,10 +149,10 @@ def _find_entry(project: Project, server: ConfiguredServer) -> Entry | None:
     return next((entry for entry in entries if entry.name == server.name and is_for_client(entry, server.client)), None)
 
 
-def _follow(
+def _build_probe_observer(
     names: list[str], on_progress: Callable[[ServerProgress], None] | None
 ) -> Callable[[ProbeProgress], None] | None:
-    """Name the servers that have not responded yet."""
+    """Return a function that reports the servers that have not responded yet; None without ``on_progress``."""
     if on_progress is None:
         return None
     started = time.monotonic()

@@ -76,7 +76,7 @@ def project_in_scope(project: Project, scope: LockScope) -> Project:
     return replace(project, scope="local", lock=lock, policy_folder=folder)
 
 
-def used_scopes(project: Project) -> tuple[Project, ...]:
+def list_used_scopes(project: Project) -> tuple[Project, ...]:
     """Return the project in each scope that has a lock or a client configuration; in its own scope, if none has."""
     used = tuple(scoped for scope in SCOPES if _is_used(scoped := project_in_scope(project, scope)))
     return used or (project,)
@@ -137,7 +137,7 @@ def _is_owned(folder: Path) -> bool:
 
 
 def _combine_exit_codes(codes: Sequence[int]) -> int:
-    """Return a finding takes precedence over a check that could not be completed."""
+    """Return the exit code of all scopes. A finding takes precedence over a check that could not be completed."""
     return next((code for code in (EXIT_REFUSED, EXIT_UNCHECKED) if code in codes), max(codes))
 
 

@@ -272,7 +272,7 @@ def fetch_image(entry: Entry, launch: Launch, context: FetchContext) -> Path:
     )
     reference = f"{launch.identity}@{digest}"
     registry = OciRegistry(
-        parse_reference(reference), context.fetcher, context.sources.image(reference, by_project=True)
+        parse_reference(reference), context.fetcher, context.sources.find_image_registry(reference, by_project=True)
     )
     with context.store.lock_image_folder(digest) as folder:
         if read_stored_image(folder, digest) is None:

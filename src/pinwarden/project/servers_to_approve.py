@@ -43,7 +43,7 @@ class ApprovalPart(Record):
         """The project, in the scope that this part is about."""
         return self.discovery.project
 
-    def earlier_entries(self) -> Iterator[Entry]:
+    def list_earlier_entries(self) -> Iterator[Entry]:
         """Yield the lock entries with the approvals so far."""
         yield from self.entries
         for server in self.configured:
@@ -76,7 +76,7 @@ class ServerToApprove(Record):
     @property
     def is_locked(self) -> bool:
         """Whether a lock has an entry of the server."""
-        return any(True for part in self.parts for _ in part.earlier_entries())
+        return any(True for part in self.parts for _ in part.list_earlier_entries())
 
     @property
     def needs_approval(self) -> bool:
@@ -91,14 +91,14 @@ class ServerToApprove(Record):
         """Return the distinct surfaces that a person approved."""
         return self._list_surfaces(was_shown)
 
-    def recorded_surfaces(self) -> tuple[Surface, ...]:
+    def list_recorded_surfaces(self) -> tuple[Surface, ...]:
         """Return the distinct surfaces in the lock, including those that were only recorded."""
         return self._list_surfaces(lambda _: True)
 
     def _list_surfaces(self, is_wanted: Callable[[Entry], bool]) -> tuple[Surface, ...]:
         surfaces: dict[str, Surface] = {}
         for part in self.parts:
-            for entry in part.earlier_entries():
+            for entry in part.list_earlier_entries():
                 surface = part.discovery.approved.surface(entry.key)
                 if surface is not None and is_wanted(entry):
                     surfaces.setdefault(str(surface.digest), surface)

@@ -119,9 +119,9 @@ def server_statuses(
     found: list[ServerStatus] = []
     for project in projects:
         view = views[project.lock] if views and project.lock in views else read_config_view(project, parse_files=False)
-        rows = [_build_status(project, group, last_checked or LastChecked()) for group in _group(project, view)]
+        rows = [_build_status(project, group, last_checked or LastChecked()) for group in _group_servers(project, view)]
         rows.sort(key=lambda row: (row.name.casefold(), row.name))
-        found += (_with_next(row, rows, (blocked or {}).get((project.lock, row.name), ())) for row in rows)
+        found += (_add_next_step(row, rows, (blocked or {}).get((project.lock, row.name), ())) for row in rows)
     return tuple(found)
 
 
@@ -145,14 +145,14 @@ class _Group:
         return self.locked.entries if self.locked is not None else ()
 
 
-def _group(project: Project, view: ConfigView) -> list[_Group]:
+def _group_servers(project: Project, view: ConfigView) -> list[_Group]:
     entries = view.document.lock.entries if view.document is not None else ()
     groups: dict[str, list[_Group]] = {
         name: [_Group(name, server.identity, server) for server in servers]
         for name, servers in group_servers_by_name(entries).items()
     }
     by_key = {entry.key: group for listed in groups.values() for group in listed for entry in group.entries}
-    keys = _map_places(project, view)
+    keys = _map_entry_keys(project, view)
     changed = {
         (issue.key, project.display_path(issue.file))
         for issue in find_config_issues(project, view)
@@ -171,7 +171,7 @@ def _group(project: Project, view: ConfigView) -> list[_Group]:
     return [group for listed in groups.values() for group in listed]
 
 
-def _map_places(project: Project, view: ConfigView) -> dict[tuple[str, str, str], str]:
+def _map_entry_keys(project: Project, view: ConfigView) -> dict[tuple[str, str, str], str]:
     """Return the key of the lock entry that covers a server, by its name, scope and file."""
     keys = {(located.entry.name, located.scope, located.file): located.entry.key for located in view.located}
     paths = project.find_install_paths()
@@ -208,10 +208,10 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         files=tuple(dict.fromkeys(project.display_path(server.path) for server in group.configured)),
         package=_describe_package(group, entry, started),
         version=_find_version(entry, started),
-        pinned=_judge_pinned(started, entry),
-        approved="no" if group.changed else _judge_approved(group.entries, covered=covered),
-        verified=_judge_verified(group, started),
-        enforced=_judge_enforced(used or group.configured, started),
+        pinned=_compute_pinned_state(started, entry),
+        approved="no" if group.changed else _compute_approved_state(group.entries, covered=covered),
+        verified=_compute_verified_state(group, started),
+        enforced=_compute_enforced_state(used or group.configured, started),
         locked=locked,
         changed=group.changed,
         disabled=bool(group.configured) and not used,
@@ -231,7 +231,7 @@ def _find_launch(group: _Group) -> Launch | None:
     return parse_launch(target) if target is not None else None
 
 
-def _package_of(started: Launch) -> Launch:
+def _get_package(started: Launch) -> Launch:
     return started.via or started
 
 
@@ -242,19 +242,19 @@ def _find_kind(started: Launch | None, entry: Entry | None) -> str:
         return "bundle"
     if entry is not None and entry.selected_target.get("registryType") == "mcpb":
         return "mcpb"
-    return _package_of(started).kind if started is not None else ""
+    return _get_package(started).kind if started is not None else ""
 
 
-def _judge_pinned(started: Launch | None, entry: Entry | None) -> State:
+def _compute_pinned_state(started: Launch | None, entry: Entry | None) -> State:
     kind = _find_kind(started, entry)
     if kind in ("bundle", "mcpb"):
         return "yes"
     if started is None or kind not in _PINNABLE:
         return "n/a"
-    return "yes" if _package_of(started).pinned else "no"
+    return "yes" if _get_package(started).pinned else "no"
 
 
-def _judge_approved(entries: Sequence[Entry], *, covered: bool) -> State:
+def _compute_approved_state(entries: Sequence[Entry], *, covered: bool) -> State:
     reviewed = [_is_reviewed(entry) for entry in entries]
     if not any(reviewed):
         return "no"
@@ -269,20 +269,20 @@ def _is_reviewed(entry: Entry) -> bool:
     return extension.approval is not None and extension.approval.why not in UNREVIEWED_REASONS
 
 
-def _judge_verified(group: _Group, started: Launch | None) -> State:
+def _compute_verified_state(group: _Group, started: Launch | None) -> State:
     entry = group.locked.entry if group.locked is not None else None
     kind = _find_kind(started, entry)
     if kind not in _VERIFIABLE:
         return "n/a"
     if group.changed:
         return "no"
-    states = [_judge_verified_entry(entry, kind) for entry in group.entries]
+    states = [_compute_entry_verified_state(entry, kind) for entry in group.entries]
     if not states or all(state == "no" for state in states):
         return "no"
     return "yes" if all(state == "yes" for state in states) else "partly"
 
 
-def _judge_verified_entry(entry: Entry, kind: str) -> State:
+def _compute_entry_verified_state(entry: Entry, kind: str) -> State:
     extension = read_extension(entry)
     if extension is None:
         return "no"
@@ -293,13 +293,13 @@ def _judge_verified_entry(entry: Entry, kind: str) -> State:
     return "partly" if kind in _WITH_DEPENDENCIES else "yes"
 
 
-def _judge_enforced(servers: Sequence[ConfiguredServer], started: Launch | None) -> State:
+def _compute_enforced_state(servers: Sequence[ConfiguredServer], started: Launch | None) -> State:
     if not servers:
         return "n/a"
     enforced = [_starts_through_pinwarden(server) for server in servers]
     if any(enforced):
         return "yes" if all(enforced) else "partly"
-    is_enforceable = started is not None and _package_of(started).kind in _ENFORCEABLE and not started.wrappers
+    is_enforceable = started is not None and _get_package(started).kind in _ENFORCEABLE and not started.wrappers
     return "no" if is_enforceable else "n/a"
 
 
@@ -313,7 +313,7 @@ def _describe_package(group: _Group, entry: Entry | None, started: Launch | None
         return describe_target(entry.selected_target)
     if started is None:
         return "unknown"
-    package = _package_of(started)
+    package = _get_package(started)
     target = next((server.target for server in group.configured), None)
     if isinstance(target, HttpTarget):
         return mask_url(target.url)
@@ -322,7 +322,7 @@ def _describe_package(group: _Group, entry: Entry | None, started: Launch | None
 
 def _find_version(entry: Entry | None, started: Launch | None) -> str | None:
     if started is not None:
-        package = _package_of(started)
+        package = _get_package(started)
         return package.version or (package.digest[:19] if package.digest else None)
     return find_release(entry) if entry is not None else None
 
@@ -343,7 +343,7 @@ def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
 # What to do next
 
 
-def _with_next(status: ServerStatus, rows: Sequence[ServerStatus], blocked: tuple[str, ...]) -> ServerStatus:
+def _add_next_step(status: ServerStatus, rows: Sequence[ServerStatus], blocked: tuple[str, ...]) -> ServerStatus:
     row = replace(status, blocked=blocked)
     step = _choose_step(row)
     return replace(row, next_step=step, next_command=None if step is None else _build_command(row, step, rows))

@@ -213,7 +213,7 @@ def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
         ("config", "what pinwarden run starts" if enforced else "the client configuration"),
         ("capabilityManifest", "secrets, hosts or transports"),
     ):
-        before, after = _without_volatile(old.get(member)), _without_volatile(plan.get(member))
+        before, after = _remove_volatile_members(old.get(member)), _remove_volatile_members(plan.get(member))
         if before != after:
             rows.append(
                 Row(
@@ -248,9 +248,11 @@ def _build_launch_config(entry: Entry) -> Any:
     return build_config(client, entry.name, replace_command(approved, client, read_locked_launch(entry).command))
 
 
-def _without_volatile(value: Any) -> Any:
+def _remove_volatile_members(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_volatile(member) for name, member in value.items() if name not in _VOLATILE_MEMBERS}
+        return {
+            name: _remove_volatile_members(member) for name, member in value.items() if name not in _VOLATILE_MEMBERS
+        }
     return value
 
 
@@ -430,14 +432,14 @@ def _add_outcomes(
     if not written and not dependencies:
         return report
     names = {release.entry.name for release in written}
-    rows = tuple(replace(row, message=_in_past_tense(row.message)) if row.name in names else row for row in report.rows)
+    rows = tuple(replace(row, message=_to_past_tense(row.message)) if row.name in names else row for row in report.rows)
     outcomes = [f"{release.entry.name} updated to {latest_version(release)}" for release in written]
     outcomes += [f"dependencies of {update.entry.name} updated" for update in dependencies]
     summary = "; ".join((report.summary, *dict.fromkeys(outcomes)))
     return replace(report, rows=rows, summary=summary, notes=(*report.notes, *_list_next_steps(lock, names)))
 
 
-def _in_past_tense(message: str) -> str:
+def _to_past_tense(message: str) -> str:
     return message.replace(" would change", " changed").replace("its tier would be ", "its tier is ")
 
 

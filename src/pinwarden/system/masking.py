@@ -161,7 +161,7 @@ def mask_word(word: str, nesting: int = 0) -> str:
 
 
 def _mask_header(word: str) -> str:
-    """Return a header given as an argument. Its name says little about whether it is a secret."""
+    """Mask the value of a header that is an argument. A header's name says little about whether it is a secret."""
     header = _HEADER.fullmatch(word)
     if header is None or _PLAIN_HEADER.fullmatch(header[1]):
         return mask_word(word)

@@ -120,7 +120,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _redact_word(name: str, word: Any) -> Any:
-    """Return a word that is the name of a tool, variable, file or type; redacted if it looks like a key."""
+    """Redact the name of a tool, variable, file or type if it looks like a key."""
     return f"<{name}>" if type(word) is str and looks_secret("", word) else word
 
 
@@ -181,7 +181,7 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
 
 
 def _redact_url_value(name: str, url: str) -> str:
-    """Return the origin of a URL, further origins inside it, and the variables it refers to."""
+    """Keep the origin of a URL, further origins inside it, and the variables it refers to."""
     origin = keep_origin(name, url)
     if origin == f"<{name}>":
         return _keep_references(name, url)

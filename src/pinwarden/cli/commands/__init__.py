@@ -198,16 +198,16 @@ def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
         name = " ".join(arguments[:count])
         if len(arguments) >= count and name in COMMANDS:
             return name, arguments[count:]
-    family = f"{arguments[0]} " if subcommands(arguments[0]) else ""
-    raise PinwardenError("USAGE", _unknown_command(arguments[0]), hint=f"run: pinwarden {family}--help")
+    family = f"{arguments[0]} " if list_subcommands(arguments[0]) else ""
+    raise PinwardenError("USAGE", _describe_unknown_command(arguments[0]), hint=f"run: pinwarden {family}--help")
 
 
-def subcommands(name: str) -> dict[str, str]:
+def list_subcommands(name: str) -> dict[str, str]:
     """Return the commands of two words whose first word is the name, with one line of help each."""
     return {command: summary for command, summary in COMMANDS.items() if command.startswith(f"{name} ")}
 
 
-def command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
+def create_command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
     """Return a command, and the parser of its arguments. Imports the module of the command."""
     command = load_command(name)
     # No abbreviations: --env would mean --environment, until a new option --env changes the meaning of scripts.
@@ -215,7 +215,7 @@ def command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParser]:
     parser = _Parser(
         prog=f"pinwarden {name}",
         description=command.description,
-        formatter_class=_fixed_width_formatter,
+        formatter_class=_create_fixed_width_formatter,
         allow_abbrev=False,
     )
     parser.takes_command = command.takes_command
@@ -236,8 +236,8 @@ def load_command(name: str) -> CliCommand:
     raise KeyError(name)
 
 
-def _unknown_command(name: str) -> str:
-    family = subcommands(name)
+def _describe_unknown_command(name: str) -> str:
+    family = list_subcommands(name)
     if family:
         return f"{name} needs one of these commands: {', '.join(command.split()[1] for command in family)}"
     if name.startswith("-"):
@@ -265,13 +265,13 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def format_help(self) -> str:
-        from pinwarden.cli.help import HelpFormatter, usage_line
+        from pinwarden.cli.help import HelpFormatter, format_usage
 
-        self.usage = usage_line(self, takes_command=self.takes_command)
+        self.usage = format_usage(self, takes_command=self.takes_command)
         self.formatter_class = HelpFormatter
         self._positionals.title = "arguments"
         return super().format_help()
 
 
-def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
+def _create_fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=80)

@@ -16,7 +16,7 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_warnings_argument,
     approver_from,
-    current_project,
+    find_current_project,
     projects_in_scope,
     read_database,
 )
@@ -156,7 +156,7 @@ def _decide_blocked(
     from pinwarden.cli.questions import QUIT
     from pinwarden.gateway.review import compare_reviews
 
-    outcome, project = APPROVED, current_project()
+    outcome, project = APPROVED, find_current_project()
     for reviews in blocked:
         changes, warnings = compare_reviews(state, project, reviews)
         sys.stdout.write(wrap(f"{server.name}: the gateway blocked {plural(len(reviews), 'change')}"))
@@ -233,12 +233,12 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
     from pinwarden.system.clock import now
 
     if server.problem is not None:
-        options = [option for option in _repeated_options(args) if option != "--all"]
+        options = [option for option in _list_repeated_options(args) if option != "--all"]
         hint = f"To approve it anyway: {format_approve_command([server.name], *options)}"
         raise PinwardenError("POLICY_REFUSED", f"{server.name[:120]!a}: {server.problem}", hint=hint)
     prepared = prepare_server(server, probe_options(args))
     if prepared.is_started and not args.allow_execute:
-        command = format_approve_command(args.server, *_repeated_options(args), "--allow-execute")
+        command = format_approve_command(args.server, *_list_repeated_options(args), "--allow-execute")
         raise PinwardenError(
             "CONSENT_REQUIRED",
             f"Pinwarden does not start {server.name[:120]!a} without your consent: {prepared.description}",
@@ -249,7 +249,7 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
         surface = probe_server(prepared.probe)
     approval = prepare_approval(server, surface, warnings_approved=args.approve_warnings)
     if args.yes and args.all and approval.looks_like_attack and not approval.is_unchanged:
-        options = [option for option in _repeated_options(args) if option != "--all"]
+        options = [option for option in _list_repeated_options(args) if option != "--all"]
         command = format_approve_command([server.name], *options, "--yes", "--approve-warnings")
         hint = f"If you reviewed it and approve it: {command}"
         raise PinwardenError("WARNINGS_NOT_APPROVED", f"{server.name[:120]!a} looks like an attack", hint=hint)
@@ -276,7 +276,7 @@ def _refuse_unapproved_command(args: Namespace, server: ServerToApprove) -> None
     suspicious = [change for change in list_config_changes(server) if change.severity == "critical"]
     if not server.config_changes or (args.yes and not (args.all and suspicious)):
         return
-    options = [option for option in _repeated_options(args) if option != "--all"]
+    options = [option for option in _list_repeated_options(args) if option != "--all"]
     command = format_approve_command([server.name], *options, "--yes")
     raise PinwardenError(
         "CONSENT_REQUIRED",
@@ -295,10 +295,10 @@ def _print_approval(approval: Approval, report: Report, *, full: bool) -> None:
 
 
 def _build_yes_command(args: Namespace) -> str:
-    return format_approve_command(args.server, *_repeated_options(args), "--yes")
+    return format_approve_command(args.server, *_list_repeated_options(args), "--yes")
 
 
-def _repeated_options(args: Namespace) -> list[str]:
+def _list_repeated_options(args: Namespace) -> list[str]:
     """Return the options of this call that a suggested command needs too."""
     options = ["--all"] if args.all else []
     for name in ("client", "project", "file", "scope"):

@@ -83,7 +83,7 @@ def verify(args: Namespace) -> int:
 
     project = project_to_extend(args)
     entry = project.load_registries(offline=args.offline).find(args.server, args.version, args.source)
-    probe = _probe_function(args, project) if args.live else None
+    probe = _build_probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:
         report = verify_server(entry, now=now(), probe=probe, context=None if args.offline else context)
     return emit(report, args.format)
@@ -173,7 +173,7 @@ def fetch(args: Namespace) -> int:
     return emit(report_in_scopes(names_by_scope(args, args.server), fetch_in), args.format)
 
 
-def _probe_function(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
+def _build_probe_function(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.project import load_policies
     from pinwarden.project.server_start import prepare_probe, probe_server
@@ -186,7 +186,7 @@ def _probe_function(args: Namespace, project: Project) -> Callable[[str, Target]
 def _verify_contract(args: Namespace) -> int:
     from pinwarden.cli.key_arguments import read_public_keys
     from pinwarden.cli.server_arguments import (
-        command_target,
+        build_command_target,
         is_url,
         mask_command,
         mask_target,
@@ -197,7 +197,7 @@ def _verify_contract(args: Namespace) -> int:
 
     if bool(args.server) == bool(args.command):
         raise PinwardenError("USAGE", "give one server, or a command after --")
-    target = command_target(args.command, args) if args.command else parse_target(args.server, args)
+    target = build_command_target(args.command, args) if args.command else parse_target(args.server, args)
     subject = mask_target(args.server) if args.server else mask_command(args.command)
     surface = probe_target(args.server, target, args, typed=not args.server or is_url(args.server))
     keys = tuple(read_public_keys(args.public_key).values())

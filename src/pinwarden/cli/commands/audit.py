@@ -118,7 +118,7 @@ def audit_tail(args: Namespace) -> int:
             filtered = args.kind or args.server
             sys.stderr.write("no matching events are recorded\n" if filtered else "no events are recorded yet\n")
         if args.follow:
-            _follow(state, entry_filter, max(head, entries[-1].number if entries else 0))
+            _follow_events(state, entry_filter, max(head, entries[-1].number if entries else 0))
     return 0
 
 
@@ -156,7 +156,7 @@ def audit_export(args: Namespace) -> int:
     return 0
 
 
-def _follow(state: GatewayState, entry_filter: EntryFilter, last_number: int) -> None:
+def _follow_events(state: GatewayState, entry_filter: EntryFilter, last_number: int) -> None:
     from pinwarden.gateway.audit.report import read_later_entries
 
     sys.stdout.flush()

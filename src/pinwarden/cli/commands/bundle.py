@@ -206,7 +206,7 @@ def bundle_pull(args: Namespace) -> int:
     options = PullOptions(
         reference=args.reference,
         output=Path(args.output),
-        acceptance=_acceptance_rules(args),
+        acceptance=_build_acceptance_rules(args),
         unpack_to=Path(args.unpack) if args.unpack else None,
     )
     with open_oci_network() as net:
@@ -214,7 +214,7 @@ def bundle_pull(args: Namespace) -> int:
     return emit(report, args.format)
 
 
-def _acceptance_rules(args: Namespace) -> AcceptanceOptions | None:
+def _build_acceptance_rules(args: Namespace) -> AcceptanceOptions | None:
     if args.policy is None and args.trust is None and args.tool is None and args.channel is None:
         return None
     if args.policy is None or args.trust is None:

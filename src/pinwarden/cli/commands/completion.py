@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pinwarden.cli.commands import COMMANDS, command
-from pinwarden.cli.completion import SHELLS, completion_script
+from pinwarden.cli.completion import SHELLS, render_completion_script
 from pinwarden.core.errors import EXIT_CLEAN
 
 
@@ -29,7 +29,7 @@ def completion(args: Namespace) -> int:
 
     The script contains everything it needs, so pressing Tab does not start pinwarden.
     """
-    from pinwarden.cli.grammar import grammar
+    from pinwarden.cli.grammar import read_grammar
 
-    sys.stdout.write(completion_script(args.shell, grammar(COMMANDS)))
+    sys.stdout.write(render_completion_script(args.shell, read_grammar(COMMANDS)))
     return EXIT_CLEAN

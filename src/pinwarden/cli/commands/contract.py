@@ -220,7 +220,7 @@ def contract_tokens(args: Namespace) -> int:
         observed.name, observed.extension.surface, TokenBudget(total=args.budget, tool=args.tool_budget)
     )
     if args.format == "text":
-        sys.stdout.write(_chart(report))
+        sys.stdout.write(_render_chart(report))
     return emit(report, args.format)
 
 
@@ -348,7 +348,13 @@ def _add_budget_arguments(parser: ArgumentParser) -> None:
 
 def _observe(args: Namespace) -> ObservedServer:
     """Observe the server that the options name."""
-    from pinwarden.cli.server_arguments import command_target, is_url, parse_target, parse_variables, probe_options
+    from pinwarden.cli.server_arguments import (
+        build_command_target,
+        is_url,
+        parse_target,
+        parse_variables,
+        probe_options,
+    )
     from pinwarden.cli.streams import Progress
     from pinwarden.contract.observation import observe_live, observe_python
     from pinwarden.core.record import replace
@@ -375,7 +381,7 @@ def _observe(args: Namespace) -> ObservedServer:
         if args.url:
             return observe_live(parse_target(args.url, Namespace(header=args.header, config=None)), options, folder)
         start_options = replace(options, allow_execute=options.allow_execute or args.starts)
-        return observe_live(command_target(args.command, args), start_options, folder)
+        return observe_live(build_command_target(args.command, args), start_options, folder)
 
 
 def _refuse_unused_options(args: Namespace) -> None:
@@ -394,16 +400,16 @@ def _refuse_unused_options(args: Namespace) -> None:
             )
 
 
-def _chart(report: Report) -> str:
+def _render_chart(report: Report) -> str:
     """Return a bar for each tool, the most expensive first."""
-    from pinwarden.cli.render.text import table
+    from pinwarden.cli.render.text import render_table
 
     costs: dict[str, int] = dict(report.facts["tools"])
     if report.facts["instructions"]:
         costs["(instructions)"] = report.facts["instructions"]
     highest = max(costs.values(), default=1) or 1
     total = sum(costs.values()) or 1
-    return table(
+    return render_table(
         ("tool", "tokens", "share", ""),
         [
             (name, f"{cost:6}", f"{100 * cost / total:4.0f}%", "█" * max(1, round(_MAX_BAR * cost / highest)))

@@ -66,7 +66,7 @@ def digest(args: Namespace) -> int:
     from pinwarden.core.strict_json import parse_json
     from pinwarden.core.text import escape_json_for_log, neutralize_log_commands, show_invisible
 
-    rows = [_digest_row(tool, args.profile) for tool in _list_tools(parse_json(_read_input(args.file)))]
+    rows = [_build_digest_row(tool, args.profile) for tool in _list_tools(parse_json(_read_input(args.file)))]
     if args.format == "json":
         sys.stdout.write(escape_json_for_log(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
     else:
@@ -148,7 +148,7 @@ def _list_tools(listing: Any) -> list[Any]:
     return listing if isinstance(listing, list) else [listing]
 
 
-def _digest_row(tool: Any, profile: str) -> dict[str, Any]:
+def _build_digest_row(tool: Any, profile: str) -> dict[str, Any]:
     from pinwarden.core.digest import tool_digest
 
     name = tool.get("name") if isinstance(tool, dict) else None

@@ -16,7 +16,7 @@ from pinwarden.cli.project_arguments import (
     open_database,
     project_from,
 )
-from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, seconds
+from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, parse_seconds
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
-_NO_LIMIT = 10 * 365 * 86_400.0  # seconds
+_NO_LIMIT = 10 * 365 * 86_400.0  # ten years, in seconds
 _MAX_PROCESSES = 4096
-_MAX_NOTICES_PER_SECOND = 200  # including what all servers write to stderr
-_FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
+_MAX_NOTICES_PER_SECOND = 200  # includes the lines that servers write to stderr
+_FLUSH_SECONDS = 2.0  # how long shutdown waits until queued notices are written to stderr
 _TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "CREATED", "REVOKED")
 
 
@@ -110,7 +110,7 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     add_response_argument(parser)
     parser.add_argument(
         "--drain-seconds",
-        type=seconds,
+        type=parse_seconds,
         default=limits.drain_seconds,
         metavar="SECONDS",
         help=f"time for open requests to finish after SIGTERM (default: {limits.drain_seconds:g}); the gateway exits "
@@ -131,7 +131,7 @@ def _add_limit_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--idle-seconds",
-        type=seconds,
+        type=parse_seconds,
         default=limits.idle_seconds,
         metavar="SECONDS",
         help=f"end sessions and their processes after this time without use (default: {limits.idle_seconds:g})",
@@ -158,11 +158,11 @@ def gateway(args: Namespace) -> int:
     from pinwarden.gateway.inside_server import register_gateway
     from pinwarden.system.service_log import ServiceLog
 
-    settings = _settings(args)
-    project = replace(project_from(args), policy=_path(args.policy))
+    settings = _build_settings(args)
+    project = replace(project_from(args), policy=_to_path(args.policy))
     complete = True
     with open_database(args, project) as state, ExitStack() as progress:
-        token = _temporary_token(state, settings)
+        token = _create_temporary_token(state, settings)
         progress.enter_context(Progress("reading the lock and preparing the servers"))
 
         def announce_start(host: str, port: int, locked: LockedUpstreams) -> None:
@@ -234,7 +234,7 @@ def _refuse_without_packages() -> None:
         ) from err
 
 
-def _settings(args: Namespace) -> Settings:
+def _build_settings(args: Namespace) -> Settings:
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.listener import ListenAddress
     from pinwarden.gateway.http.upstreams import Permissions
@@ -243,7 +243,7 @@ def _settings(args: Namespace) -> Settings:
         raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
     host, port = args.listen
     return Settings(
-        listening=ListenAddress(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
+        listening=ListenAddress(host=host, port=port, certificate=_to_path(args.tls_cert), key=_to_path(args.tls_key)),
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
@@ -259,7 +259,7 @@ def _settings(args: Namespace) -> Settings:
     )
 
 
-def _temporary_token(state: GatewayState, settings: Settings) -> str:
+def _create_temporary_token(state: GatewayState, settings: Settings) -> str:
     """Return a token for this run if no client has one, else an empty string."""
     from pinwarden.gateway.http.gateway import LOOPBACK
     from pinwarden.gateway.store.tokens import generate_token
@@ -306,7 +306,7 @@ def _announce(output_format: str, base: str, locked: LockedUpstreams) -> None:
     emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), output_format)
 
 
-def _path(text: str | None) -> Path | None:
+def _to_path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
@@ -365,7 +365,7 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
         return emit(revoke_tokens(state, args.name, now()), args.format)
     report = list_tokens(state)
     if args.format == "text" and report.facts["tokens"]:
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [
             (
@@ -377,5 +377,5 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
             )
             for token in report.facts["tokens"]
         ]
-        sys.stdout.write(table(_TOKEN_HEADINGS, rows))
+        sys.stdout.write(render_table(_TOKEN_HEADINGS, rows))
     return emit(report, args.format)

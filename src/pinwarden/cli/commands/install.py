@@ -14,7 +14,7 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_warnings_argument,
     approver_from,
-    client_scope,
+    get_client_scope,
     project_to_extend,
 )
 from pinwarden.core.errors import PinwardenError
@@ -84,7 +84,12 @@ def install(args: Namespace) -> int:
         return _install_image(args)
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, registry_location, trust_file
+    from pinwarden.cli.bundle_arguments import (
+        find_registry_location,
+        find_trust_file,
+        installer_policy_from,
+        open_locations,
+    )
     from pinwarden.install.decision import InstallRequest
     from pinwarden.install.install import InstallContext, install, is_locked_without_bundle
     from pinwarden.install.registry_log import LogFollower
@@ -95,7 +100,7 @@ def install(args: Namespace) -> int:
     from pinwarden.system.clock import now, wall_clock
 
     tool, _, channel = args.tool.partition("@")
-    project, trusted = project_to_extend(args), load_trust(trust_file())
+    project, trusted = project_to_extend(args), load_trust(find_trust_file())
     request = InstallRequest(
         tool=check_tool(tool),
         channel=check_channel(channel or DEFAULT_CHANNEL),
@@ -107,14 +112,14 @@ def install(args: Namespace) -> int:
     )
     if is_locked_without_bundle(project, tool):
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
-    location = registry_location(args, trusted)
+    location = find_registry_location(args, trusted)
     with open_locations(args) as locations:
         context = InstallContext(
             project=project,
             source=locations.open_source(location, request.channel, args.log),
-            follower=LogFollower(trust_file(), request.now),
+            follower=LogFollower(find_trust_file(), request.now),
             store=Store(locate_store(project)),
-            target=_install_target(args),
+            target=_build_install_target(args),
             policies=load_policies(project),
             lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
             probe=args.allow_execute,
@@ -122,7 +127,7 @@ def install(args: Namespace) -> int:
         return emit(install(request, context), args.format)
 
 
-def _install_target(args: Namespace) -> InstallTarget:
+def _build_install_target(args: Namespace) -> InstallTarget:
     from pinwarden.install.install import InstallTarget
 
     for name in args.env:
@@ -130,7 +135,9 @@ def _install_target(args: Namespace) -> InstallTarget:
             # A value is nearly always a secret, and the lock is committed to the repository.
             raise PinwardenError("USAGE", "--env takes the name of a variable, without a value", hint=_ENV_HINT)
     return InstallTarget(
-        clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=client_scope(args), variables=tuple(args.env)
+        clients=tuple(dict.fromkeys(args.client or ["generic"])),
+        scope=get_client_scope(args),
+        variables=tuple(args.env),
     )
 
 
@@ -153,7 +160,7 @@ def _install_image(args: Namespace) -> int:
         name=check_tool(args.tool),
         image=args.image,
         project=project,
-        target=_install_target(args),
+        target=_build_install_target(args),
         policies=load_policies(project),
         lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,

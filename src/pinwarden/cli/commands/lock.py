@@ -18,7 +18,7 @@ from pinwarden.cli.project_arguments import (
     add_release_arguments,
     add_warnings_argument,
     approver_from,
-    client_scope,
+    get_client_scope,
     names_by_scope,
     project_from,
     project_to_extend,
@@ -83,8 +83,8 @@ def lock(args: Namespace) -> int:
 
     project = project_to_extend(args)
     with _open_verification(args, project) as context:
-        lock_options = replace(_lock_options(args, describe_command_approval("lock")), fetch_context=context)
-        report = lock_from_registry(project, _lock_request(args), load_policies(project), lock_options)
+        lock_options = replace(_build_lock_options(args, describe_command_approval("lock")), fetch_context=context)
+        report = lock_from_registry(project, _build_lock_request(args), load_policies(project), lock_options)
     return emit(report, args.format)
 
 
@@ -111,9 +111,9 @@ def add(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project, request = project_to_extend(args), _lock_request(args)
+    project, request = project_to_extend(args), _build_lock_request(args)
     with _open_verification(args, project) as context:
-        lock_options = replace(_lock_options(args, describe_command_approval("add")), fetch_context=context)
+        lock_options = replace(_build_lock_options(args, describe_command_approval("add")), fetch_context=context)
         locked = lock_from_registry(project, request, load_policies(project), lock_options)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
@@ -200,11 +200,11 @@ def update(args: Namespace) -> int:
     from pinwarden.project.scopes import report_in_scopes
     from pinwarden.project.update import UpdateRequest, update
 
-    lock_options = _lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
+    lock_options = _build_lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
 
     def update_in(project: Project, names: tuple[str, ...]) -> Report:
         if is_guided(args):
-            guided = _guide(args, project, names)
+            guided = _update_with_questions(args, project, names)
             if guided is not None:
                 return guided
         with open_fetch_context(args, project, "looking up releases") as context:
@@ -215,7 +215,7 @@ def update(args: Namespace) -> int:
     return emit(report_in_scopes(names_by_scope(args, args.server), update_in), args.format)
 
 
-def _guide(args: Namespace, project: Project, names: tuple[str, ...]) -> Report | None:
+def _update_with_questions(args: Namespace, project: Project, names: tuple[str, ...]) -> Report | None:
     """Decide about newer releases server by server; None if there are none."""
     from pinwarden.cli.guided_update import GuidedUpdate
     from pinwarden.cli.server_arguments import probe_options
@@ -253,18 +253,18 @@ def outdated(args: Namespace) -> int:
     return emit(report_in_scopes(names_by_scope(args), outdated_in), args.format)
 
 
-def _lock_request(args: Namespace) -> LockRequest:
+def _build_lock_request(args: Namespace) -> LockRequest:
     """Return which server to lock, for which clients."""
     from pinwarden.project.lock import LockRequest
 
     clients = args.client or ["claude"]
     if "all" in clients:
-        clients = _writable_clients(client_scope(args))
+        clients = _list_writable_clients(get_client_scope(args))
     return LockRequest(
         name=args.server,
         clients=tuple(dict.fromkeys(clients)),
         version=args.version,
-        scope=client_scope(args),
+        scope=get_client_scope(args),
         source=args.source,
         target=args.target,
         modern=args.modern,
@@ -272,7 +272,7 @@ def _lock_request(args: Namespace) -> LockRequest:
     )
 
 
-def _writable_clients(scope: str) -> list[str]:
+def _list_writable_clients(scope: str) -> list[str]:
     """Return the clients whose configuration of that scope Pinwarden can write."""
     from pinwarden.clients.table import find_installation_location, get_client
     from pinwarden.lock.entry import LOCK_CLIENTS
@@ -281,7 +281,7 @@ def _writable_clients(scope: str) -> list[str]:
     return [client for client in clients if find_installation_location(get_client(client), scope)]
 
 
-def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
+def _build_lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
     """Return how to write the lock. ``how`` is recorded as the reason of the approval, unless ``--why`` gives one."""
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.lock import LockOptions
@@ -340,25 +340,25 @@ def _update_bundles(
         return report
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, trust_file
+    from pinwarden.cli.bundle_arguments import find_trust_file, installer_policy_from, open_locations
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
     from pinwarden.install.bundle_update import UpdateContext, merge_reports, update_bundles
     from pinwarden.install.registry_log import LogFollower
     from pinwarden.project.project import load_policies, locate_store
     from pinwarden.system.clock import wall_clock
 
-    trusted, current_time = load_trust(trust_file()), wall_clock()
+    trusted, current_time = load_trust(find_trust_file()), wall_clock()
     with open_locations(args) as locations:
         context = UpdateContext(
             project=project,
             locations=locations,
             fetcher=RegistryBundleFetcher(
-                locations, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
+                locations, lambda: trusted, lambda: installer_policy_from(args), args.registry, find_trust_file()
             ),
-            follower=LogFollower(trust_file(), current_time),
+            follower=LogFollower(find_trust_file(), current_time),
             log=args.log,
             trusted=trusted,
-            trust_path=trust_file(),
+            trust_path=find_trust_file(),
             policy=installer_policy_from(args),
             store=Store(locate_store(project)),
             policies=load_policies(project),

@@ -174,14 +174,14 @@ def registry_namespace(args: Namespace) -> int:
     with open_operated_registry(args) as registry:
         report = list_namespaces(registry)
     if args.format == "text" and report.facts["namespaces"]:
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [
             (namespace["namespace"], role, key)
             for namespace in report.facts["namespaces"]
             for key, role in namespace["keys"].items()
         ]
-        sys.stdout.write(table(("NAMESPACE", "ROLE", "KEY"), rows))
+        sys.stdout.write(render_table(("NAMESPACE", "ROLE", "KEY"), rows))
     return emit(report, args.format)
 
 
@@ -292,7 +292,7 @@ def registry_audit(args: Namespace) -> int:
     with open_operated_registry(args) as registry:
         report = report_audit_log(registry, args.limit)
     if args.format == "text" and report.facts["requests"]:
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [
             (
@@ -304,7 +304,7 @@ def registry_audit(args: Namespace) -> int:
             )
             for request in report.facts["requests"]
         ]
-        sys.stdout.write(table(("AT", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
+        sys.stdout.write(render_table(("AT", "ACTION", "OUTCOME", "NAMESPACE", "ABOUT"), rows))
     return emit(report, args.format)
 
 
@@ -362,13 +362,13 @@ def _print_tokens(action: str, report: Report) -> int:
         sys.stderr.write("".join(f"note: {note}\n" for note in report.notes))
         return report.exit_code
     if action == "list" and report.facts["tokens"]:
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [
             (token["id"], token["namespace"], "revoked" if token["revoked"] else "valid", token["label"] or "-")
             for token in report.facts["tokens"]
         ]
-        sys.stdout.write(table(("ID", "NAMESPACE", "STATE", "LABEL"), rows))
+        sys.stdout.write(render_table(("ID", "NAMESPACE", "STATE", "LABEL"), rows))
     return emit(report, "text")
 
 

@@ -19,11 +19,11 @@ from pinwarden.cli.project_arguments import (
     add_database_argument,
     add_warnings_argument,
     approver_from,
-    current_project,
+    find_current_project,
     read_database,
 )
 from pinwarden.cli.questions import QUIT, read_line
-from pinwarden.cli.render.surface_text import changes_of_report, render_changes
+from pinwarden.cli.render.surface_text import read_report_changes, render_changes
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -48,11 +48,11 @@ _ERRORS_OF_ONE_CHANGE = (
     "LOCK_TAMPERED",
     "SERVER_NOT_LOCKED",
 )
-"""After these errors, the other changes can still be decided."""
+"""Errors about one change, after which a person can still decide about the other changes."""
 _LEVELS = ("info", "review", "critical")
 _HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
-_MAX_PATH = 40  # characters of a path in the list
-_MAX_NAMES_BYTES = 1 << 20  # about thirty thousand names, more than can be pending
+_MAX_PATH = 40  # longer paths in the list are cut to this many characters
+_MAX_NAMES_BYTES = 1 << 20  # enough for thirty thousand names, more than can be pending
 _LABEL_WIDTH = 9  # so that a digest next to its label fits into eighty columns
 
 
@@ -73,7 +73,7 @@ def review(args: Namespace) -> int:
       pinwarden review
       pinwarden review --server notes
     """
-    project = current_project()
+    project = find_current_project()
     with read_database(args, project) as state:
         return _review_all(args, state, project)
 
@@ -112,7 +112,7 @@ def review_list(args: Namespace) -> int:
         sys.stdout.write("".join(f"{review['name']}\n" for review in report.facts["reviews"]))
         return report.exit_code
     if args.format == "text" and report.facts["reviews"]:
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [
             (
@@ -127,7 +127,7 @@ def review_list(args: Namespace) -> int:
             )
             for review in report.facts["reviews"]
         ]
-        sys.stdout.write(table(_HEADINGS, rows))
+        sys.stdout.write(render_table(_HEADINGS, rows))
     return emit(report, args.format)
 
 
@@ -146,7 +146,7 @@ def review_show(args: Namespace) -> int:
     """
     from pinwarden.gateway.review import show_review
 
-    project = current_project()
+    project = find_current_project()
     with read_database(args, project) as state:
         _, report = show_review(state, project, args.name)
     if args.format != "text":
@@ -176,7 +176,7 @@ def review_approve(args: Namespace) -> int:
     from pinwarden.project.approval_candidate import NAMED_WITH_REVIEW
     from pinwarden.system.clock import now
 
-    project, approver = current_project(), approver_from(args, NAMED_WITH_REVIEW)
+    project, approver = find_current_project(), approver_from(args, NAMED_WITH_REVIEW)
     if has_reason(approver) and not args.names_from:
         # A name stands for one definition, so a reason given for it also covers its warnings.
         approver = replace(approver, approves_warnings=True)
@@ -228,7 +228,7 @@ def review_reopen(args: Namespace) -> int:
     from pinwarden.project.approval_candidate import NAMED_WITH_REVIEW
     from pinwarden.system.clock import now
 
-    project = current_project()
+    project = find_current_project()
     with read_database(args, project) as state:
         report = reopen_reviews(state, project, _read_names(args), approver_from(args, NAMED_WITH_REVIEW), now())
     return emit(report, args.format)
@@ -352,7 +352,7 @@ def _ask_reason(*, needed: bool) -> str:
 
 def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
     """Print one change. The definition is included if the rows do not show all of it."""
-    changes = changes_of_report(report)
+    changes = read_report_changes(report)
     others = report.rows[len(changes) :]  # the warnings of the scan, or why it cannot be approved
     sys.stdout.write(wrap(f"{heading}{report.subject}"))
     sys.stdout.write("".join(wrap(text, label=f"{name:{_LABEL_WIDTH}}") for name, text in _describe(report)))

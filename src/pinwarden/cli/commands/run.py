@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.project_arguments import add_project_arguments, current_project
+from pinwarden.cli.project_arguments import add_project_arguments, find_current_project
 from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
       pinwarden run --name notes --show -- python3 notes_server.py
     """
     lock = Path(args.file) if args.file else None
-    authority = _find_authority(args, current_project(Path(args.project or "."), lock))
+    authority = _find_authority(args, find_current_project(Path(args.project or "."), lock))
     project = authority.project
     server = _prepare_command(args, project) if args.server is None else _prepare_locked(args, project)
     if args.show:
@@ -149,7 +149,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
         has_approved_surface=locked,
         policy=policy,
         client=args.client,
-        options=_options(args),
+        options=_build_options(args),
     )
 
 
@@ -206,11 +206,11 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
         has_approved_surface=locked,
         policy=policy,
         client=args.client,
-        options=_options(args),
+        options=_build_options(args),
     )
 
 
-def _options(args: Namespace) -> RunOptions:
+def _build_options(args: Namespace) -> RunOptions:
     from pinwarden.gateway.gated_server import RunOptions
 
     return RunOptions(

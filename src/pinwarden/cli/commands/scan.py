@@ -11,7 +11,7 @@ from pinwarden.cli.output import add_report_arguments, emit_report
 from pinwarden.cli.server_arguments import (
     add_probe_arguments,
     add_target_arguments,
-    command_target,
+    build_command_target,
     is_file,
     load_file_targets,
     load_surface,
@@ -79,20 +79,20 @@ def scan(args: Namespace) -> int:
         # Two URLs that differ only in their masked secrets are two servers.
         surfaces[f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked] = load_surface(name, args)
     if args.command:
-        surfaces[mask_command(args.command)] = probe_target(None, command_target(args.command, args), args)
+        surfaces[mask_command(args.command)] = probe_target(None, build_command_target(args.command, args), args)
     return emit_report(scan_surfaces(surfaces), args, about=args.target)
 
 
 def _scan_configured(args: Namespace) -> Report:
     """Scan every configured server, or all servers of ``--config``."""
-    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.cli.project_arguments import find_current_project
     from pinwarden.project.next_step import choose_after_scan
     from pinwarden.project.scan_targets import find_scan_targets
-    from pinwarden.project.scopes import used_scopes
+    from pinwarden.project.scopes import list_used_scopes
 
     if args.config:
         return _scan_config_files([args.config], args)
-    projects = used_scopes(current_project())
+    projects = list_used_scopes(find_current_project())
     targets, unscanned = find_scan_targets(projects)
     if not targets and not unscanned:
         return _build_empty_report()
@@ -107,7 +107,7 @@ def _scan_config_files(files: Sequence[str], args: Namespace) -> Report:
     """Scan all servers of client configurations that the user named."""
     import shlex
 
-    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.cli.project_arguments import find_current_project
     from pinwarden.project.scan_targets import build_named_targets
 
     others = [name for name in args.target if name not in files]
@@ -121,7 +121,7 @@ def _scan_config_files(files: Sequence[str], args: Namespace) -> Report:
     if not named:
         raise PinwardenError("TARGET_INVALID", f"{files[0]} has no servers", hint="Name a client configuration file.")
     words = "".join(f" {shlex.quote(file)}" for file in files)
-    return _scan(build_named_targets(named, current_project()), [], args, words)
+    return _scan(build_named_targets(named, find_current_project()), [], args, words)
 
 
 def _scan(targets: list[ScanTarget], unscanned: list[UnscannedServer], args: Namespace, words: str) -> Report:
@@ -171,10 +171,10 @@ def _ask_about(targets: list[ScanTarget], question: str) -> list[ScanTarget]:
     if not targets:
         return []
     from pinwarden.cli.questions import ask
-    from pinwarden.cli.render.text import table
+    from pinwarden.cli.render.text import render_table
 
     rows = [(target.name, ", ".join(target.clients), target.description) for target in targets]
-    sys.stderr.write(table(("server", "clients", "command or address"), rows))
+    sys.stderr.write(render_table(("server", "clients", "command or address"), rows))
     answer = ask(question, ("yes", "choose", "no"), "no")
     if answer != "choose":
         return targets if answer == "yes" else []

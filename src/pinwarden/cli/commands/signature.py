@@ -15,12 +15,12 @@ from pinwarden.cli.key_arguments import (
     add_partial_argument,
     add_signature_file_arguments,
     add_signer_arguments,
+    build_required_signers,
+    find_signature_files,
+    parse_signature_count,
     read_passphrase,
     read_private_keys,
     read_public_keys,
-    required_signers,
-    signature_count,
-    signature_files,
     signer_from,
 )
 from pinwarden.cli.output import add_format_argument, emit
@@ -189,7 +189,7 @@ def _configure_lock_verify_signature(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold",
-        type=signature_count,
+        type=parse_signature_count,
         default=1,
         metavar="N",
         help="minimum number of distinct keys that must have signed (default: 1)",
@@ -216,9 +216,9 @@ def lock_verify_signature(args: Namespace) -> int:
     from pinwarden.project.lock_signatures import verify_lock_signatures
 
     keys = read_public_keys(args.public_key)
-    required = required_signers(args, keys)
+    required = build_required_signers(args, keys)
     project = project_from(args)
-    signatures = signature_files(args, project)
+    signatures = find_signature_files(args, project)
     policy = Path(args.policy) if args.policy else None
     return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
 

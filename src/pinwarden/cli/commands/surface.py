@@ -12,7 +12,7 @@ from pinwarden.cli.output import add_format_argument, add_report_arguments, emit
 from pinwarden.cli.server_arguments import (
     add_probe_arguments,
     add_target_arguments,
-    command_target,
+    build_command_target,
     is_url,
     load_surface,
     mask_command,
@@ -58,7 +58,7 @@ def inspect(args: Namespace) -> int:
 
     if bool(args.target) == bool(args.command):
         raise PinwardenError("USAGE", "give one server, or a command after --")
-    target = command_target(args.command, args) if args.command else parse_target(args.target, args)
+    target = build_command_target(args.command, args) if args.command else parse_target(args.target, args)
     subject = mask_target(args.target) if args.target else mask_command(args.command)
     typed = not args.target or is_url(args.target)
     if args.compare_client:
@@ -113,7 +113,7 @@ def diff(args: Namespace) -> int:
     before = load_surface(names[0], args)
     if args.command:
         masked = mask_command(args.command)
-        after = probe_target(None, command_target(args.command, args), args)
+        after = probe_target(None, build_command_target(args.command, args), args)
     else:
         masked = mask_target(names[1])
         after = load_surface(names[1], args)
@@ -129,23 +129,23 @@ def _format_items(surface: Surface) -> str:
     lines: list[str] = []
     instructions = (surface.server or {}).get("instructions")
     if isinstance(instructions, str):
-        lines.append(f"instructions      {len(instructions)} characters: {_excerpt(instructions)}")
+        lines.append(f"instructions      {len(instructions)} characters: {_cut_excerpt(instructions)}")
     for kind in ITEM_KINDS:
         for item in surface.items_of_kind(kind):
             text = item.value.get("description") if isinstance(item.value, dict) else None
-            description = _describe(text) if isinstance(text, str) else ""
+            description = _describe_text(text) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"
             lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {description}".rstrip())
     return neutralize_log_commands("".join(f"{truncate(line)}\n" for line in lines))
 
 
-def _describe(text: str) -> str:
+def _describe_text(text: str) -> str:
     """Return the beginning of a description, with its length if it is cut."""
-    excerpt = _excerpt(text)
+    excerpt = _cut_excerpt(text)
     return f"{len(text)} characters: {excerpt}" if excerpt.endswith("…") else excerpt
 
 
-def _excerpt(text: str) -> str:
+def _cut_excerpt(text: str) -> str:
     """Return the beginning of a text; an ellipsis shows that there is more."""
     from pinwarden.core.text import show_invisible
 

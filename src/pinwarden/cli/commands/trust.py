@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.bundle_arguments import trust_file
+from pinwarden.cli.bundle_arguments import find_trust_file
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.registry_arguments import add_witness_arguments
@@ -90,7 +90,7 @@ def trust_add(args: Namespace) -> int:
         replaces=args.replaces,
         why=args.why,
     )
-    return emit(add_trust(trust_file(), request, wall_clock()), args.format)
+    return emit(add_trust(find_trust_file(), request, wall_clock()), args.format)
 
 
 def _configure_trust_remove(parser: ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def trust_remove(args: Namespace) -> int:
     from pinwarden.install.trust_commands import remove_trust
     from pinwarden.system.clock import wall_clock
 
-    report = remove_trust(trust_file(), args.key, wall_clock(), revoked=args.revoke, why=args.why)
+    report = remove_trust(find_trust_file(), args.key, wall_clock(), revoked=args.revoke, why=args.why)
     return emit(report, args.format)
 
 
@@ -133,10 +133,10 @@ def trust_list(args: Namespace) -> int:
     """
     from pinwarden.install.trust_commands import list_trust
 
-    report = list_trust(trust_file())
+    report = list_trust(find_trust_file())
     facts = report.facts
     if args.format == "text" and any(facts.values()):
-        from pinwarden.cli.render.text import table
+        from pinwarden.cli.render.text import render_table
 
         rows = [(root["name"] or "-", ", ".join(root["roles"]), root["key_id"]) for root in facts["registries"]]
         rows += [
@@ -146,7 +146,7 @@ def trust_list(args: Namespace) -> int:
         ]
         rows += [(key["name"] or "-", ", ".join(key["roles"]), key["key_id"]) for key in facts["keys"]]
         rows += [(key["name"] or "-", "revoked", key["key_id"]) for key in facts["revoked"]]
-        sys.stdout.write(table(("NAME", "ROLES", "KEY"), rows))
+        sys.stdout.write(render_table(("NAME", "ROLES", "KEY"), rows))
     return emit(report, args.format)
 
 

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completion_script(shell: str, commands: tuple[CommandSpec, ...]) -> str:
+def render_completion_script(shell: str, commands: tuple[CommandSpec, ...]) -> str:
     """Return the completion script for a shell."""
-    function: Callable[[tuple[CommandSpec, ...]], str] = import_module(f"pinwarden.cli.completion.{shell}").script
+    function: Callable[[tuple[CommandSpec, ...]], str] = import_module(
+        f"pinwarden.cli.completion.{shell}"
+    ).render_script
     return function(commands)
 
 

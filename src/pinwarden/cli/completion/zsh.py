@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinwarden.cli.completion import shell_quote
-from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, ValueSpec, first_words, two_word_commands
+from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, ValueSpec, group_two_word_commands, list_first_words
 
 _HEAD = """\
 #compdef pinwarden
@@ -32,21 +32,21 @@ fi
 """
 
 
-def script(commands: tuple[CommandSpec, ...]) -> str:
+def render_script(commands: tuple[CommandSpec, ...]) -> str:
     """Return the completion script."""
     return _HEAD + "\n".join(
         [
-            _first_word_section(commands),
-            _command_name_section(commands),
-            _program_section(commands),
-            _arguments_section(commands),
+            _render_first_word_section(commands),
+            _render_command_name_section(commands),
+            _render_program_section(commands),
+            _render_arguments_section(commands),
             _TAIL,
         ],
     )
 
 
-def _first_word_section(commands: tuple[CommandSpec, ...]) -> str:
-    words = {**first_words(commands), "help": "show all commands"}
+def _render_first_word_section(commands: tuple[CommandSpec, ...]) -> str:
+    words = {**list_first_words(commands), "help": "show all commands"}
     return f"""\
     if ((CURRENT == 2)); then
         candidates=({_describe_words(words)})
@@ -58,9 +58,9 @@ def _first_word_section(commands: tuple[CommandSpec, ...]) -> str:
 """
 
 
-def _command_name_section(commands: tuple[CommandSpec, ...]) -> str:
+def _render_command_name_section(commands: tuple[CommandSpec, ...]) -> str:
     """Find the command, and offer second words."""
-    families = two_word_commands(commands)
+    families = group_two_word_commands(commands)
     two_word_names = "|".join(shell_quote(command.name) for members in families.values() for command in members)
     rows = "\n".join(
         f"            ({shell_quote(first)}) "
@@ -81,7 +81,7 @@ def _command_name_section(commands: tuple[CommandSpec, ...]) -> str:
 """
 
 
-def _program_section(commands: tuple[CommandSpec, ...]) -> str:
+def _render_program_section(commands: tuple[CommandSpec, ...]) -> str:
     names_with_program = "|".join(shell_quote(command.name) for command in commands if command.takes_command)
     return f"""\
     if ((at < CURRENT)); then
@@ -102,34 +102,34 @@ def _program_section(commands: tuple[CommandSpec, ...]) -> str:
 """
 
 
-def _arguments_section(commands: tuple[CommandSpec, ...]) -> str:
-    rows = "\n".join(_command_case(command) for command in commands)
+def _render_arguments_section(commands: tuple[CommandSpec, ...]) -> str:
+    rows = "\n".join(_render_command_case(command) for command in commands)
     return f"    case $name in\n{rows}\n    esac"
 
 
-def _command_case(command: CommandSpec) -> str:
-    specs = [spec for option in command.options for spec in _option_specs(option)]
-    specs += [_positional_spec(argument) for argument in command.positionals]
+def _render_command_case(command: CommandSpec) -> str:
+    specs = [spec for option in command.options for spec in _format_option_specs(option)]
+    specs += [_format_positional_spec(argument) for argument in command.positionals]
     lines = " \\\n".join(f"                {shell_quote(spec)}" for spec in specs)
     return f"        ({shell_quote(command.name)})\n            _arguments -S : \\\n{lines} && code=0\n            ;;"
 
 
-def _option_specs(option: ArgumentSpec) -> list[str]:
+def _format_option_specs(option: ArgumentSpec) -> list[str]:
     all_names = " ".join(option.names)
     exclusive = "*" if option.repeated else f"({all_names})"
     description = f"[{_escape(option.help)}]" if option.help else ""
     if option.value is None:
         return [f"{exclusive}{name}{description}" for name in option.names]
-    action = f":{_escape(option.value.label)}:{_action(option.value)}"
+    action = f":{_escape(option.value.label)}:{_format_action(option.value)}"
     return [f"{exclusive}{name}{'=' if name.startswith('--') else '+'}{description}{action}" for name in option.names]
 
 
-def _positional_spec(argument: ArgumentSpec) -> str:
+def _format_positional_spec(argument: ArgumentSpec) -> str:
     value = argument.value or ValueSpec(label="", kind="free")
-    return f"{'*' if argument.repeated else ''}:{_escape(value.label.lower())}:{_action(value)}"
+    return f"{'*' if argument.repeated else ''}:{_escape(value.label.lower())}:{_format_action(value)}"
 
 
-def _action(value: ValueSpec) -> str:
+def _format_action(value: ValueSpec) -> str:
     match value.kind:
         case "words":
             return f"({' '.join(value.words)})"

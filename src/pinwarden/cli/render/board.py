@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from unicodedata import combining, east_asian_width
 
-from pinwarden.cli.render.text import terminal_width
+from pinwarden.cli.render.text import get_terminal_width
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.text import neutralize_log_commands, parse_timestamp, show_invisible
 from pinwarden.project.scopes import SCOPE_LABELS
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _SYMBOLS = {"yes": "✓", "no": "✗", "partly": "~", "n/a": "-"}
 _COLOURS = {"yes": "32", "no": "31", "partly": "33", "n/a": "2"}
 _STATES = ("pinned", "approved", "verified", "enforced")
-_WIDE = 110  # columns from which every server is one line
-_TABLE = 76  # columns from which a server is a row of a table; narrower terminals get cards
+_WIDE = 110  # a terminal with at least this many columns shows each server on one line
+_TABLE = 76  # a terminal with fewer columns shows cards instead of a table
 _MAX_VERSION = 14
 _GAP = "  "
 _BLOCKED_SHOWN = 3
@@ -37,7 +37,7 @@ Cell = tuple[str, str | None]
 
 def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = False) -> str:
     """Return the servers by scope, in the form that fits the width of the terminal."""
-    width, painter = terminal_width(), _Painter(colour)
+    width, painter = get_terminal_width(), _Painter(colour)
     table = _Table(servers, now, width, painter) if width >= _TABLE and servers else None
     lines: list[str] = [] if table is None else [table.heading]
     for index, (scope, group) in enumerate(groupby(servers, key=lambda server: server.scope)):
@@ -49,7 +49,7 @@ def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = Fa
 
 def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSecret]) -> str:
     """Return the lines below the board: blocked changes, changed configurations, and secrets with their fixes."""
-    width = terminal_width()
+    width = get_terminal_width()
     lines: list[str] = []
     blocked = [server for server in servers if server.blocked]
     if blocked:
@@ -108,26 +108,28 @@ class _Table:
         self._wide = width >= _WIDE
         clients = ("CLIENTS",) if self._wide else ()
         headings = ("SERVER", "VERSION", *clients, *map(str.upper, _STATES), "CHECKED", "NEXT")
-        rows = [self._cells(server) for server in servers]
+        rows = [self._build_cells(server) for server in servers]
         self._widths = [
-            max(display_width(heading), *(display_width(row[column][0]) for row in rows))
+            max(measure_width(heading), *(measure_width(row[column][0]) for row in rows))
             for column, heading in enumerate(headings)
         ]
         self._shrink(width - len(_GAP) * (len(headings) - 1))
         sized = zip(headings, self._widths, strict=True)
-        self.heading = _GAP.join(_fit(heading, size) for heading, size in sized).rstrip()
+        self.heading = _GAP.join(_fit_to_width(heading, size) for heading, size in sized).rstrip()
 
     def render(self, servers: Iterable[ServerStatus]) -> Iterator[str]:
         """Yield the lines of these servers."""
         for server in servers:
-            cells = zip(self._cells(server), self._widths, strict=True)
-            yield _GAP.join(self._painter.paint(_fit(text, size), state) for (text, state), size in cells).rstrip()
+            cells = zip(self._build_cells(server), self._widths, strict=True)
+            yield _GAP.join(
+                self._painter.paint(_fit_to_width(text, size), state) for (text, state), size in cells
+            ).rstrip()
             name, clients = show_invisible(server.name), _list_clients(server)
-            is_cut = display_width(name) > self._widths[0]
-            if is_cut or not self._wide or display_width(clients) > self._widths[2]:
+            is_cut = measure_width(name) > self._widths[0]
+            if is_cut or not self._wide or measure_width(clients) > self._widths[2]:
                 yield from _wrap(f"{name}: {clients}" if is_cut else clients, self._width)
 
-    def _cells(self, server: ServerStatus) -> list[Cell]:
+    def _build_cells(self, server: ServerStatus) -> list[Cell]:
         states = (str(getattr(server, member)) for member in _STATES)
         clients: list[Cell] = [(_list_clients(server), None)] if self._wide else []
         return [
@@ -155,7 +157,7 @@ def _render_cards(servers: Iterable[ServerStatus], now: str, width: int, painter
             for member in _STATES
             if (state := str(getattr(server, member)))
         ]
-        yield from _flow(states, width, painter)
+        yield from _flow_words(states, width, painter)
         checked = describe_age(server.last_checked, now)
         yield from _wrap(f"{_list_clients(server)}; checked: {checked}; next: {server.next_step or '-'}", width)
 
@@ -164,11 +166,11 @@ def _describe_state(member: str, state: str) -> str:
     return {"yes": member, "no": f"not {member}", "partly": f"partly {member}", "n/a": f"{member}: n/a"}[state]
 
 
-def _flow(parts: Iterable[Cell], width: int, painter: _Painter) -> Iterator[str]:
+def _flow_words(parts: Iterable[Cell], width: int, painter: _Painter) -> Iterator[str]:
     """Yield lines with as many words as fit into the width. Colours do not count as width."""
     line, used = "", 0
     for text, state in parts:
-        size = display_width(text)
+        size = measure_width(text)
         if used and used + len(_GAP) + size > width:
             yield line
             line, used = "", 0
@@ -192,20 +194,20 @@ def _list_clients(server: ServerStatus) -> str:
     return show_invisible(f"{titles} (disabled)" if server.disabled else titles) or "not configured"
 
 
-def _fit(text: str, width: int) -> str:
+def _fit_to_width(text: str, width: int) -> str:
     """Return a text in exactly this many columns: padded, or cut with an ellipsis."""
-    size = display_width(text)
+    size = measure_width(text)
     if size <= width:
         return text + " " * (width - size)
     kept = ""
     for char in text:
-        if display_width(kept) + display_width(char) > width - 1:
+        if measure_width(kept) + measure_width(char) > width - 1:
             break
         kept += char
-    return f"{kept}…" + " " * (width - 1 - display_width(kept))
+    return f"{kept}…" + " " * (width - 1 - measure_width(kept))
 
 
-def display_width(text: str) -> int:
+def measure_width(text: str) -> int:
     """Return how many columns a text takes on a terminal: none for combining characters, two for wide ones."""
     if text.isascii():
         return len(text)

@@ -16,24 +16,26 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
 _COMMANDS = {"critical": "error", "review": "warning", "warning": "warning", "info": "notice"}
-_MAX_TEXT = 2000  # characters of each text in a row; an annotation may have 64 KiB
+_MAX_TEXT = 2000  # longer texts are shortened to this many characters; an annotation may have 64 KiB
 
 
 def render(report: Report) -> str:
     """Render summary, rows and notes. The summary is first because GitHub shows only ten commands of each kind."""
     title = f"pinwarden {report.command}"
-    lines = [_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
-    lines += [_row(report, row) for row in report.rows]
-    lines += [_command("notice", {"title": title}, note) for note in report.notes]
+    lines = [_format_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
+    lines += [_render_row(report, row) for row in report.rows]
+    lines += [_format_command("notice", {"title": title}, note) for note in report.notes]
     return "\n".join(lines) + "\n"
 
 
 def render_error(err: PinwardenError, command: str) -> str:
     """Render one command with the error code as its title."""
-    return _command("error", {"title": err.code}, f"{command}: {_shorten(err.message)}", f"hint: {err.hint}") + "\n"
+    return (
+        _format_command("error", {"title": err.code}, f"{command}: {_shorten(err.message)}", f"hint: {err.hint}") + "\n"
+    )
 
 
-def _row(report: Report, row: Row) -> str:
+def _render_row(report: Report, row: Row) -> str:
     properties: dict[str, str] = {}
     file = row.file or report.file
     if file is not None:
@@ -48,10 +50,10 @@ def _row(report: Report, row: Row) -> str:
         before, after = omit_common_text(before, after, _MAX_TEXT)
     texts = (("before", before), ("after", after), ("text", row.excerpt))
     details = [f"{name}: {_shorten(text)}" for name, text in texts if text]
-    return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *details)
+    return _format_command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *details)
 
 
-def _command(name: str, properties: dict[str, str], *lines: str) -> str:
+def _format_command(name: str, properties: dict[str, str], *lines: str) -> str:
     property_list = ",".join(f"{key}={_escape_property(value)}" for key, value in properties.items())
     return f"::{name} {property_list}::" + "%0A".join(map(_escape, lines))
 

@@ -13,33 +13,35 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
 _SEVERITY_LABELS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
-_WWW_PREFIX = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes it a link even without a scheme
-_MAX_ROWS = 200  # comments have a size limit; the rest is counted
-_MAX_COMMENT = 60_000  # characters; GitHub refuses comments above 65,536
+_WWW_PREFIX = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub turns www.example.org into a link
+_MAX_ROWS = 200  # further rows are only counted, because comments have a size limit
+_MAX_COMMENT = 60_000  # in characters; GitHub refuses comments with more than 65,536
 _MAX_TABLE = 40_000
 _MAX_CELL = 600
 _MAX_NOTES = 20
-_MAX_PIECE = 2000  # characters of an unchanged, removed or added text; escaping makes it longer
+_MAX_PIECE = 2000  # longer unchanged, removed or added texts are shortened to this many characters before escaping
 
 
 def render(report: Report) -> str:
     """Return a heading, a table of the rows, and the changed texts below it."""
     lines = [
-        f"### Pinwarden {report.command}: {_escape(_cell(report.subject))}",
+        f"### Pinwarden {report.command}: {_escape(_format_cell(report.subject))}",
         "",
-        f"**{_escape(_cell(report.summary))}**",
+        f"**{_escape(_format_cell(report.summary))}**",
         "",
     ]
-    table = _rows(report.rows[:_MAX_ROWS])
+    table = _render_rows(report.rows[:_MAX_ROWS])
     displayed_rows = report.rows[: len(table)]
     if displayed_rows:
         lines += ["| | what | where | why |", "|---|---|---|---|", *table, ""]
     if len(report.rows) > len(displayed_rows):
         lines += [f"…and {len(report.rows) - len(displayed_rows)} more.", ""]
-    notes = [f"> {_escape(_cell(note))}" for note in report.notes[:_MAX_NOTES]]
+    notes = [f"> {_escape(_format_cell(note))}" for note in report.notes[:_MAX_NOTES]]
     if len(report.notes) > _MAX_NOTES:
         notes.append(f"> …and {len(report.notes) - _MAX_NOTES} more notes.")
-    return "\n".join([*_fit_comment(lines, [_texts(row) for row in displayed_rows], notes), *notes]).rstrip() + "\n"
+    return (
+        "\n".join([*_fit_comment(lines, [_render_texts(row) for row in displayed_rows], notes), *notes]).rstrip() + "\n"
+    )
 
 
 def render_error(err: PinwardenError, command: str) -> str:
@@ -48,13 +50,13 @@ def render_error(err: PinwardenError, command: str) -> str:
     return f"{heading}\n\n**{_escape(err.message)}** (`{err.code}`)\n\n> {_escape(err.hint)}\n"
 
 
-def _rows(rows: tuple[Row, ...]) -> list[str]:
+def _render_rows(rows: tuple[Row, ...]) -> list[str]:
     """Return as many rows as fit into the budget of the table."""
     lines: list[str] = []
     budget = _MAX_TABLE
     for row in rows:
-        label = f"{_escape(_cell(row.entity))} {_code_span(_cell(row.name))}"
-        reason = f"{_escape(_cell(row.message))} (`{row.code}`)"
+        label = f"{_escape(_format_cell(row.entity))} {_format_code_span(_format_cell(row.name))}"
+        reason = f"{_escape(_format_cell(row.message))} (`{row.code}`)"
         line = f"| {_SEVERITY_LABELS[row.severity]} | {label} | {_locate(row)} | {reason} |"
         budget -= len(line) + 1
         if budget < 0:
@@ -63,7 +65,7 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
     return lines
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     return shorten_middle(text, _MAX_CELL)
 
 
@@ -83,14 +85,14 @@ def _fit_comment(lines: list[str], texts: list[list[str]], notes: list[str]) -> 
 def _locate(row: Row) -> str:
     """Return the file with its line, and the location in it or in the item."""
     file = "" if row.file is None else row.file if row.line is None else f"{row.file}:{row.line}"
-    return " ".join(_code_span(_cell(location)) for location in (file, row.path) if location)
+    return " ".join(_format_code_span(_format_cell(location)) for location in (file, row.path) if location)
 
 
-def _code_span(text: str) -> str:
+def _format_code_span(text: str) -> str:
     return f"`{_escape_code(text)}`" if text else ""
 
 
-def _texts(row: Row) -> list[str]:
+def _render_texts(row: Row) -> list[str]:
     """Return the difference between two texts, or the only text there is."""
     if row.before is None and row.after is None:
         return []
@@ -104,7 +106,7 @@ def _texts(row: Row) -> list[str]:
         body = _escape(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])
     else:
         body = _escape(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
-    locations = "".join(f" <code>{_escape(_cell(text))}</code>" for text in (row.name, row.path) if text)
+    locations = "".join(f" <code>{_escape(_format_cell(text))}</code>" for text in (row.name, row.path) if text)
     return [f"<details><summary>{_escape(row.entity)}{locations}</summary>", "", body, "", "</details>", ""]
 
 

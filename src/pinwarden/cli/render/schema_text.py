@@ -10,8 +10,8 @@ _PLAIN_NAME = re.compile(r"[\w$@./:-]+", re.ASCII)
 _MAX_DEPTH = 3
 _MAX_MEMBERS = 12
 _MAX_CHOICES = 6
-_MAX_CHOICE = 30  # characters of one accepted value
-_MAX_TYPE = 160  # characters of one type, before its members are left out
+_MAX_CHOICE = 30  # a longer accepted value is cut to this many characters
+_MAX_TYPE = 160  # a type with a longer text is printed without its members
 
 
 def describe_parameters(tool: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def _describe(schema: Any, root: dict[str, Any], depth: int) -> str:
     if not isinstance(schema, dict):
         return "nothing" if schema is False else "any"
     if depth > _MAX_DEPTH:
-        return _simple_type(schema)
+        return _describe_simple_type(schema)
     if isinstance(reference := schema.get("$ref"), str):
         target = _resolve(reference, root)
         return reference[:80] if target is None else _describe(target, root, depth + 1)
@@ -75,10 +75,10 @@ def _describe_type(schema: dict[str, Any], root: dict[str, Any], depth: int) -> 
             if len(text) <= _MAX_TYPE
             else "{" + ", ".join(map(quote_name, list(schema["properties"])[:8])) + ", …}"
         )
-    return _simple_type(schema)
+    return _describe_simple_type(schema)
 
 
-def _simple_type(schema: dict[str, Any]) -> str:
+def _describe_simple_type(schema: dict[str, Any]) -> str:
     named = schema.get("type")
     if isinstance(named, list):
         return " | ".join(str(name)[:_MAX_CHOICE] for name in named[:_MAX_CHOICES])

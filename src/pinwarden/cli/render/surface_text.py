@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.cli.output import format_definition
 from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
-from pinwarden.cli.render.text import inline_diff
+from pinwarden.cli.render.text import render_inline_diff
 from pinwarden.core.report import plural
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
@@ -30,13 +30,14 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, Surface
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
-__all__ = ["changes_of_report", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
+__all__ = ["read_report_changes", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
 
 _MIN_WIDTH, _MAX_WIDTH = 50, 100
-_MAX_DESCRIPTION = 600  # characters of a description, unless ``full``
-_MAX_VALUE = 300  # characters of a value in a list of changes, unless ``full``
-_MAX_TEXT = 1200  # characters of a changed text, unless ``full``
-_MAX_NAMES = 6  # items that a group of identical changes names
+# Longer descriptions, values in a list of changes and changed texts are cut to this many characters, unless ``full``.
+_MAX_DESCRIPTION = 600
+_MAX_VALUE = 300
+_MAX_TEXT = 1200
+_MAX_NAMES = 6  # further items with the same change are only counted
 _KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
 _NO_HINTS = "[no hints]"
 _LEGEND = "? marks optional parameters. [Hints] are what the server says about itself."
@@ -100,7 +101,7 @@ def render_changes(changes: Sequence[Change], *, full: bool = False, width: int 
     return page.text()
 
 
-def changes_of_report(report: Report) -> tuple[Change, ...]:
+def read_report_changes(report: Report) -> tuple[Change, ...]:
     """Return the changes in the facts of a report."""
     return tuple(parse_change(change) for change in report.facts.get("changes", ()))
 
@@ -125,7 +126,7 @@ class _Page:
 
     def add_text(self, text: str, *, indent: int, limit: int = _MAX_DESCRIPTION) -> None:
         """Add the text of a description: its lines flow together, so that long lists stay short."""
-        self.add(_flow(text, full=self.full, limit=limit) or "(no description)", indent=indent, hanging=0)
+        self.add(_flow_text(text, full=self.full, limit=limit) or "(no description)", indent=indent, hanging=0)
 
     def add_block(self, block: str) -> None:
         """Add rendered lines."""
@@ -187,14 +188,14 @@ def _add_item(page: _Page, item: Item, *, show_hints: bool = True) -> None:
         page.add(f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})", indent=2, hanging=4)
     else:
         kind = "resource template" if item.kind.entity == "resourceTemplate" else item.kind.entity
-        page.add(f"{kind} {item.key} {_mention(value.get('mimeType'))}".rstrip(), indent=2, hanging=4)
+        page.add(f"{kind} {item.key} {_string_or_empty(value.get('mimeType'))}".rstrip(), indent=2, hanging=4)
     description = value.get("description")
-    page.add_text(description if isinstance(description, str) else _mention(value.get("title")), indent=6)
+    page.add_text(description if isinstance(description, str) else _string_or_empty(value.get("title")), indent=6)
     if page.full:
         page.add_block(format_definition(value))
 
 
-def _mention(value: Any) -> str:
+def _string_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -308,12 +309,12 @@ def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[s
     elif change.kind == "parameter_added" and isinstance(after, dict | bool):
         described = after.get("description") if isinstance(after, dict) else None
         lines = [f"{quote_name(member)}{'' if is_required else '?'}: {describe_schema(after)}"]
-        lines += [_flow(described, full=full)] if isinstance(described, str) else []
+        lines += [_flow_text(described, full=full)] if isinstance(described, str) else []
         lines = [show_invisible(line) for line in lines]
     elif change.kind in ("schema_added", "schema_removed"):
         lines = [show_invisible(describe_schema(after if before is ABSENT else before))]
     elif isinstance(before, str) and isinstance(after, str):
-        return [inline_diff(before, after, None if full else _MAX_TEXT)]
+        return [render_inline_diff(before, after, None if full else _MAX_TEXT)]
     else:
         is_text = isinstance(before, str) or isinstance(after, str)
         label = "" if is_text and change.kind.startswith("text_") else f"{member}: " if member else ""
@@ -323,7 +324,7 @@ def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[s
     return lines
 
 
-def _flow(text: str, *, full: bool, limit: int = _MAX_DESCRIPTION) -> str:
+def _flow_text(text: str, *, full: bool, limit: int = _MAX_DESCRIPTION) -> str:
     """Return the words of a text without its line breaks, so that long lists stay short."""
     words = " ".join(text.split())
     if full or len(words) <= limit:

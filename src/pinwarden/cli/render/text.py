@@ -44,7 +44,7 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
     command = f"Next: {report.next_command}" if report.next_command else ""
     shown = neutralize_log_commands(f"{show_invisible(command)}\n") if command else ""
     rows_of_table = report.table.rows if report.table is not None and detail != "quiet" else ()
-    overview = table(report.table.headings, rows_of_table) if report.table is not None and rows_of_table else ""
+    overview = render_table(report.table.headings, rows_of_table) if report.table is not None and rows_of_table else ""
     return "".join((blocks, *map(wrap, notes), overview, wrap(report.summary), shown))
 
 
@@ -66,26 +66,26 @@ def render_rows(
     rule_texts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Render only rows. ``by_cause`` prints rows about the same kind of problem as one block."""
-    width = terminal_width()
+    width = get_terminal_width()
     lines: list[str] = []
     for group in group_rows(rows, by_cause=by_cause):
         if group.about_text:
-            lines += _suspicious_text(group, width, colour)
+            lines += _render_suspicious_text(group, width, colour)
         elif group.same_text:
-            lines += _row(group.rows[0], [row.name for row in group.rows], width, colour)
+            lines += _render_row(group.rows[0], [row.name for row in group.rows], width, colour)
         else:
-            lines += _cause(group, rule_texts, width, colour)
+            lines += _render_cause(group, rule_texts, width, colour)
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
-def _suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
+def _render_suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
     """Return one block for all findings about one text, or about the same text of several items."""
     from pinwarden.surface.scan.intent import describe_intent
 
     first = group.rows[0]
     codes = tuple(dict.fromkeys(row.code for row in group.rows))
     sentence = describe_intent(codes)
-    heading = _heading(first, [*group.names], width, colour)
+    heading = _render_heading(first, [*group.names], width, colour)
     if sentence is None:
         messages = dict.fromkeys(f"{row.message} ({row.code})" for row in group.rows)
         body = [line for message in messages for line in _wrap_lines(show_invisible(message), width)]
@@ -96,7 +96,7 @@ def _suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
     return heading + body
 
 
-def _cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
+def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
     """Return a block for several servers with the same kind of problem."""
     first = group.rows[0]
     names = ", ".join(group.names)
@@ -120,7 +120,7 @@ def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
     written (default: stdout).
     """
     displayed = show_invisible(text)
-    width = _width_of(stream)
+    width = _measure_width(stream)
     if not width:
         return neutralize_log_commands(f"{label}{displayed}\n")
     lines = textwrap.wrap(
@@ -136,26 +136,26 @@ def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
 
 def truncate(line: str) -> str:
     """Return a line cut to the width of the terminal; unchanged if the output is not a terminal."""
-    width = _width_of()
+    width = _measure_width()
     return line if not width or len(line) <= width else f"{line[: max(40, width) - 1]}…"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table. Long cells are cut, except in the last column.
 
     On a terminal that is too narrow for the table, each row becomes a block of lines.
     """
-    cells = [[_cell(text, last=column == len(row) - 1) for column, text in enumerate(row)] for row in rows]
+    cells = [[_format_cell(text, last=column == len(row) - 1) for column, text in enumerate(row)] for row in rows]
     all_rows = [list(headings), *cells]
     widths = [max(len(row[column]) for row in all_rows) for column in range(len(headings))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in all_rows]
-    terminal = _width_of()
+    terminal = _measure_width()
     if terminal and sum(widths[:-1]) + 2 * len(widths) > terminal:  # only the last column may exceed the edge
-        return "".join(map(_row_as_block, repeat(headings), cells))
+        return "".join(map(_render_row_as_block, repeat(headings), cells))
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
-def definition_list(rows: Mapping[str, str]) -> str:
+def render_definition_list(rows: Mapping[str, str]) -> str:
     """Return names and their meanings in two columns."""
     column = max(map(len, rows)) + 4
     width = max(column + 15, shutil.get_terminal_size((100, 24)).columns)
@@ -168,7 +168,7 @@ def definition_list(rows: Mapping[str, str]) -> str:
 
 def sections(parts: Iterable[Mapping[str, Any]]) -> str:
     """Return headings with their lines below them, indented and wrapped."""
-    width = terminal_width()
+    width = get_terminal_width()
     lines: list[str] = []
     for part in parts:
         lines.append(show_invisible(part["heading"]))
@@ -179,15 +179,15 @@ def sections(parts: Iterable[Mapping[str, Any]]) -> str:
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
-def terminal_width() -> int:
+def get_terminal_width() -> int:
     """Return the terminal's width, 40 to 120 columns; 100 if there is no terminal."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
-def _heading(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+def _render_heading(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     """Return the severity, the item and its location; several items are listed below it."""
     level = _paint(f"{row.severity:{_LEVEL_WIDTH}}", row.severity, colour)
-    path = "".join(f"  {location}" for location in (row.path, _file_location(row)) if location)
+    path = "".join(f"  {location}" for location in (row.path, _format_file_location(row)) if location)
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         times = f"  ({len(names)} times)" if len(names) > 1 else ""
@@ -197,11 +197,11 @@ def _heading(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     return lines + _wrap_lines(show_invisible(", ".join(distinct)), width)
 
 
-def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
-    lines = _heading(row, names, width, colour)
+def _render_row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+    lines = _render_heading(row, names, width, colour)
     lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
-        lines += _wrap_lines(inline_diff(row.before, row.after), width, colour=colour)
+        lines += _wrap_lines(render_inline_diff(row.before, row.after), width, colour=colour)
     elif row.before is not None:
         lines += _wrap_lines(_mark_text("delete", show_invisible(row.before)), width, colour=colour)
     elif row.after is not None:
@@ -211,13 +211,13 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     return lines
 
 
-def _file_location(row: Row) -> str:
+def _format_file_location(row: Row) -> str:
     """Return ``file:line:column`` as far as known, which many terminals can open."""
     known = (row.file, *((row.line, row.column) if row.file else ()))
     return ":".join(str(part) for part in known if part is not None)
 
 
-def inline_diff(before: str, after: str, limit: int | None = None) -> str:
+def render_inline_diff(before: str, after: str, limit: int | None = None) -> str:
     """Like ``git diff --word-diff``: removed text in [-…-], added text in {+…+}. Invisible characters are escaped.
 
     Texts longer than ``limit`` are shortened where both are the same.
@@ -272,7 +272,7 @@ def _paint(text: str, name: str, colour: bool) -> str:
     return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _width_of(stream: TextIO | None = None) -> int:
+def _measure_width(stream: TextIO | None = None) -> int:
     """Return the width of the terminal behind a stream (stdout by default); 0 if it is not a terminal."""
     if stream is None or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size((0, 0)).columns if (stream or sys.stdout).isatty() else 0
@@ -282,12 +282,12 @@ def _width_of(stream: TextIO | None = None) -> int:
         return 0
 
 
-def _row_as_block(headings: Sequence[str], cells: Sequence[str]) -> str:
+def _render_row_as_block(headings: Sequence[str], cells: Sequence[str]) -> str:
     rows = zip(headings[1:], cells[1:], strict=True)
     return f"{cells[0]}\n" + "".join(wrap(f"  {heading.lower()}: {text}") for heading, text in rows)
 
 
-def _cell(text: str, *, last: bool) -> str:
+def _format_cell(text: str, *, last: bool) -> str:
     displayed = show_invisible(text)
     return displayed if last or len(displayed) <= _MAX_CELL else displayed[: _MAX_CELL - 1] + "…"
 
@@ -301,7 +301,7 @@ CAUSES: Mapping[str, str] = {
     "text_of_another_release": "changed version or configuration since their approval",
     "plaintext_secret": "have a secret in plain text",
 }
-"""By code: what several servers have in common. Without one, the rule of the code is printed below the names."""
+"""Phrases by code that say what several servers have in common. Other codes are explained by their rule instead."""
 
 _SERVER_ENTITIES = ("config", "server", "artifact", "registry", "policy")
 """Entities whose name is the name of a server."""
@@ -326,7 +326,7 @@ class RowGroup(Record):
         """How many things the block is about: ``3 tools``, ``6 servers (7 entries)``."""
         names = self.names
         entity = self.rows[0].entity
-        noun = "servers" if entity in _SERVER_ENTITIES and not self.same_text else _plural(entity)
+        noun = "servers" if entity in _SERVER_ENTITIES and not self.same_text else _pluralize(entity)
         entries = f" ({len(self.rows)} entries)" if len(self.rows) > len(names) and not self.same_text else ""
         return f"{len(names)} {noun}{entries}"
 
@@ -339,13 +339,13 @@ def group_rows(rows: Sequence[Row], *, by_cause: bool) -> list[RowGroup]:
     same: dict[tuple[object, ...], list[Row]] = {}
     if not by_cause:
         for row in rows:
-            same.setdefault(_text_key(row), []).append(row)
+            same.setdefault(_get_text_key(row), []).append(row)
         return [RowGroup(rows=tuple(members), same_text=True) for members in same.values()]
     warnings = _group_warnings(rows)
     grouped = {id(row) for group in warnings for row in group.rows}
     for row in rows:
         if id(row) not in grouped:
-            same.setdefault(_text_key(row), []).append(row)
+            same.setdefault(_get_text_key(row), []).append(row)
     causes: dict[tuple[object, ...], list[list[Row]]] = {}
     for key, members in same.items():
         first = members[0]
@@ -395,10 +395,10 @@ def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str,
     return common, list(dict.fromkeys(particulars))
 
 
-def _text_key(row: Row) -> tuple[object, ...]:
+def _get_text_key(row: Row) -> tuple[object, ...]:
     location, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
     return (row.severity, row.entity, row.code, *location, *texts)
 
 
-def _plural(entity: str) -> str:
+def _pluralize(entity: str) -> str:
     return f"{entity[:-1]}ies" if entity.endswith("y") else f"{entity}s"

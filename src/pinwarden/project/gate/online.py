@@ -19,7 +19,7 @@ from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
-from pinwarden.project.fetch_context import FetchContext, context_of_one
+from pinwarden.project.fetch_context import FetchContext, build_single_server_context
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import has_pinned_bytes
@@ -136,7 +136,7 @@ def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
         except PinwardenError as err:
             rows.append(_build_failure_row(entry, err))
     servers = list(entries_by_key.values())
-    each = context_of_one(context, len(servers))
+    each = build_single_server_context(context, len(servers))
     verified_evidence: dict[str, frozenset[str]] = {}
 
     def finish(index: int, check: ArtifactCheck | PinwardenError) -> None:
