@@ -15,10 +15,10 @@ from pinwarden.project.project import Project
 from pinwarden.project.scopes import (
     combine_reports,
     find_project_root,
+    find_user_folder,
     list_used_scopes,
     project_in_scope,
     report_in_scopes,
-    user_folder,
 )
 from tests.cli.run import Outcome, pinwarden
 
@@ -135,7 +135,7 @@ class TestUserFolder:
     ) -> None:
         home = Path("/home/me")
         project = Project(root=Path("/p"), lock=Path("/p/l"), home=home, system=system, variables=variables)
-        assert user_folder(project) == Path(expected)
+        assert find_user_folder(project) == Path(expected)
 
     def test_two_projects_of_the_same_name_have_different_local_locks(self, tmp_path: Path) -> None:
         locks = set()
@@ -191,4 +191,4 @@ def test_the_project_policy_cannot_loosen_the_users_own_servers(machine: Machine
     """Attack: a repository's pinwarden.toml turns blocking off for the servers of whoever opens it."""
     (machine.root / "pinwarden.toml").write_text('[policy]\nversion = 1\n[policy.gateway]\nmode = "audit"\n')
     local = project_in_scope(machine.project, "local")
-    assert local.policy_file == user_folder(machine.project) / "pinwarden.toml"
+    assert local.policy_file == find_user_folder(machine.project) / "pinwarden.toml"

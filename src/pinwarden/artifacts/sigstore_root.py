@@ -135,7 +135,7 @@ def load_root(path: Path | None) -> SigstoreRoot:
         strict_json.parse_json(data, _ROOT_LIMITS)
         with _convert_errors():
             root = TrustedRoot(Model.from_json(data))
-            _check_complete(root)
+            _check_completeness(root)
             return SigstoreRoot(
                 verifier=Verifier(trusted_root=root), anchor=f"trust root {Digest.of_bytes(data)} ({source})"
             )
@@ -143,7 +143,7 @@ def load_root(path: Path | None) -> SigstoreRoot:
         raise PinwardenError("TRUST_ROOT_INVALID", f"{path or source}: {err}") from err
 
 
-def _check_complete(root: Any) -> None:
+def _check_completeness(root: Any) -> None:
     """Raise if the root lacks log keys, certificate transparency keys or certificate authorities."""
     from sigstore._internal.trust import KeyringPurpose
 

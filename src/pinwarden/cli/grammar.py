@@ -42,12 +42,12 @@ class ArgumentSpec(Record):
     """The heading in the help."""
 
     @property
-    def short(self) -> tuple[str, ...]:
+    def short_names(self) -> tuple[str, ...]:
         """The names with one dash."""
         return tuple(name for name in self.names if not name.startswith("--"))
 
     @property
-    def long(self) -> tuple[str, ...]:
+    def long_names(self) -> tuple[str, ...]:
         """The names with two dashes."""
         return tuple(name for name in self.names if name.startswith("--"))
 

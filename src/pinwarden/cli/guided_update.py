@@ -70,7 +70,7 @@ class GuidedUpdate:
             remaining = list(by_name)
             for name, releases in by_name.items():
                 remaining.remove(name)
-                if not self._update(context, releases):
+                if not self._update_server(context, releases):
                     self._skipped += [name, *remaining]
                     break
         return self._build_report(lookup, newer)
@@ -89,7 +89,7 @@ class GuidedUpdate:
         question = "Verify these releases and start them to read their tools?"
         return ask(question, ("yes", QUIT), "yes") == "yes"
 
-    def _update(self, context: PackageUpdateContext, releases: Sequence[PackageRelease]) -> bool:
+    def _update_server(self, context: PackageUpdateContext, releases: Sequence[PackageRelease]) -> bool:
         """Decide about one server. False if the user quits."""
         from pinwarden.project.guided_update import commit_update, prepare_update
 

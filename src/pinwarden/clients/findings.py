@@ -260,7 +260,7 @@ def _is_set(value: Any) -> bool:
     return bool(value)
 
 
-def _allows_all(value: Any) -> bool:
+def _allows_all_tools(value: Any) -> bool:
     """Whether a list of rules of Amp or Crush allows every tool."""
     rules = value if type(value) is list else []
     return any(
@@ -269,8 +269,8 @@ def _allows_all(value: Any) -> bool:
     )
 
 
-def _allows_some(value: Any) -> bool:
-    return type(value) is list and bool(value) and not _allows_all(value)
+def _allows_some_tools(value: Any) -> bool:
+    return type(value) is list and bool(value) and not _allows_all_tools(value)
 
 
 def _allows_actions(value: Any) -> bool:
@@ -324,14 +324,14 @@ _RISKY_SETTINGS: Mapping[str, tuple[tuple[str, str, _Predicate], ...]] = {
     ),
     "crush": (
         (_BYPASSED, "permissions.skip_requests", _equals_any(True)),
-        (_BYPASSED, "permissions.allowed_tools", _allows_all),
-        (_ALLOWED, "permissions.allowed_tools", _allows_some),
+        (_BYPASSED, "permissions.allowed_tools", _allows_all_tools),
+        (_ALLOWED, "permissions.allowed_tools", _allows_some_tools),
         (_HOOKS, "hooks", _is_set),
     ),
     "amp": (
         (_BYPASSED, "amp.dangerouslyAllowAll", _equals_any(True)),
-        (_BYPASSED, "amp.permissions", _allows_all),
-        (_ALLOWED, "amp.permissions", _allows_some),
+        (_BYPASSED, "amp.permissions", _allows_all_tools),
+        (_ALLOWED, "amp.permissions", _allows_some_tools),
         (_ALLOWED, "amp.mcpPermissions", _is_set),
         (_HOOKS, "amp.hooks", _is_set),
         (_COMMAND, "amp.toolbox.path", _is_set),

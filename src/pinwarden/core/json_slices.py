@@ -67,7 +67,7 @@ def _split_container(data: bytes, opening: str, closing: str) -> list[tuple[str,
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
     spans, end = _find_spans(text, 0, opening, closing)
     if text[end:].strip(_SPACE):
-        raise PinwardenError("JSON_PARSE_ERROR", f"expected nothing after character {end}")
+        raise PinwardenError("JSON_PARSE_ERROR", f"unexpected text after character {end}")
     return [(span.name, text[span.start : span.end].encode()) for span in spans]
 
 

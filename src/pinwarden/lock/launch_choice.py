@@ -289,6 +289,6 @@ def _describe_command_differences(package: DeclaredPackage, command: InstallComm
         at_url = f" at {package.endpoint.url}" if package.endpoint else ""
         yield f"The package serves {package.transport}{at_url}; a client that only starts it cannot reach it."
     if kind == "mcpb":
-        yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
+        yield "The official mcpb program has no command named run; install the bundle in a client that supports MCPB."
     if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):
         yield "The command has all declared arguments."

@@ -159,7 +159,7 @@ def verify_target(
 
 
 def scan_tools(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
-    """Scan the names and descriptions of tools like ToolPin."""
+    """Scan the names and descriptions of tools as ToolPin does."""
     names = [str(tool.get("name", "")) for tool in tools]
     siblings = ToolNameFinder(names)
     advisories: list[tuple[str, Advisory]] = []

@@ -430,7 +430,7 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
 
 
 def scan_metadata(entry: ServerEntry) -> list[TrustIssue]:
-    """Scan the entry's name and description like ToolPin. The findings are advisory."""
+    """Scan the entry's name and description as ToolPin does. The findings are advisory."""
     advisories = {advisory.code: advisory for advisory, _, _ in find_advisories(f"{entry.name}\n{entry.description}")}
     return [
         TrustIssue(

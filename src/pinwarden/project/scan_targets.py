@@ -49,7 +49,7 @@ class ScanTarget(Record):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is contacted at an address, not started."""
+        """Whether the server is contacted at an address rather than started."""
         return isinstance(self.target, HttpTarget)
 
     @property

@@ -50,7 +50,7 @@ def find_project_root(start: Path, home: Path) -> Path:
     return root or folder
 
 
-def user_folder(project: Project) -> Path:
+def find_user_folder(project: Project) -> Path:
     """Return the folder for the lock and policy of this user's own servers, in the platform's configuration folder."""
     variables, home = project.variables, project.home
     if project.system == "windows":
@@ -66,7 +66,7 @@ def project_in_scope(project: Project, scope: LockScope) -> Project:
     """Return the same project and user, with the lock and the client configurations of another scope."""
     if scope == "project":
         return project
-    folder = user_folder(project)
+    folder = find_user_folder(project)
     if scope == "user":
         return replace(project, scope="user", root=folder, lock=folder / LOCK_NAME)
     root = project.root.resolve()

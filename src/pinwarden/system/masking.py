@@ -65,7 +65,7 @@ _PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
 
 
 def is_reference(value: str) -> bool:
-    """Whether a value only refers to the real one: a placeholder, a variable or a secret store."""
+    """Whether a value only refers to the real value: by a placeholder, a variable or a secret store."""
     return bool(_REFERENCE.fullmatch(value.strip()))
 
 
@@ -88,7 +88,7 @@ def looks_secret(name: str, value: str) -> bool:
 def is_secret_name(name: str) -> bool:
     """Whether a name is itself a secret. Other names are stored and printed unmasked.
 
-    Real names consist of words: a name with the prefix of a token must also have a long run with a digit.
+    A name that begins like a token counts as a secret only if it also has a long run with a digit, which words do not.
     """
     runs = [run for run in re.findall(r"[A-Za-z0-9]{16,}", name[:MAX_SHOWN_CHARACTERS]) if re.search(r"[0-9]", run)]
     return bool(runs) and (bool(TOKEN.search(name[:MAX_SHOWN_CHARACTERS])) or any(map(looks_random, runs)))

@@ -58,7 +58,7 @@ def find_folders_containing(root: Path, names: Collection[str]) -> Iterator[Path
 
 
 def _list_folder(folder: Path) -> dict[str, bool]:
-    """Return the names in a folder, with whether each is a folder."""
+    """Return each name in a folder, and whether it is a folder too."""
     try:
         with os.scandir(folder) as listing:
             return {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}

@@ -76,7 +76,7 @@ class ServiceLog:
             self._output.logger.log(self._output.level_numbers[level], "%s", text)
 
     def close(self, seconds: float) -> None:
-        """Write what is queued; give up after ``seconds`` if stderr is not read."""
+        """Write the queued lines. Gives up after ``seconds`` if stderr is not read."""
         with self._lock:
             if self._output is not None:
                 self._output.stop(seconds)

@@ -140,7 +140,7 @@ def _choose_program(
         env = {"PYTHONPATH": os.pathsep.join(libraries)} if libraries else {}
         # -B: write no bytecode next to audited files. -s: import nothing from the user's own packages.
         return (str(runtimes.python.executable), "-B", "-s"), {**env, **filled.env}
-    path = _relative_to_tree(filled.command, tree)
+    path = _make_relative_to_tree(filled.command, tree)
     if runtimes.platform == "win32" and not (tree / path).is_file():
         path += ".exe"  # the specification allows this on Windows
     return (str(_check_program_file(tree, path, manifest)),), filled.env
@@ -163,7 +163,7 @@ def _list_programs(manifest: BundleManifest) -> frozenset[str]:
     return frozenset({*programs, manifest.entry_point} if manifest.kind == "binary" else programs)
 
 
-def _relative_to_tree(command: str, tree: Path) -> str:
+def _make_relative_to_tree(command: str, tree: Path) -> str:
     return command.removeprefix(f"{tree}{os.sep}").removeprefix("./")
 
 

@@ -24,7 +24,7 @@ BUILD_SECONDS = 900.0
 
 
 class Store:
-    """The store below one folder."""
+    """The store in one folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

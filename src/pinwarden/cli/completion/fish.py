@@ -68,7 +68,7 @@ def render_script(commands: tuple[CommandSpec, ...]) -> str:
 
 def _render_argument(command: CommandSpec, argument: ArgumentSpec) -> str:
     parts = ["complete -c pinwarden", "-n", _quote(f"__pinwarden_in {_quote(command.name)}")]
-    parts += [f"-l {name[2:]}" for name in argument.long] + [f"-s {name[1:]}" for name in argument.short]
+    parts += [f"-l {name[2:]}" for name in argument.long_names] + [f"-s {name[1:]}" for name in argument.short_names]
     parts += _format_value_flags(argument)
     if argument.names and argument.help:
         parts += ["-d", _quote(argument.help)]

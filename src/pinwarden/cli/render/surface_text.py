@@ -97,7 +97,7 @@ def render_changes(changes: Sequence[Change], *, full: bool = False, width: int 
         _add_group(page, group, required)
     harmless = [change for change in changes if is_without_effect(change)]
     if harmless:
-        _add_harmless(page, harmless)
+        _add_harmless_changes(page, harmless)
     return page.text()
 
 
@@ -235,7 +235,7 @@ def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, st
         _add_entry(page, name, texts, indent=4)
 
 
-def _add_harmless(page: _Page, changes: Sequence[Change]) -> None:
+def _add_harmless_changes(page: _Page, changes: Sequence[Change]) -> None:
     if page.full:
         for change in changes:
             _add_reasoned_change(page, change)

@@ -556,10 +556,10 @@ class _CheckedConnection:
             HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules
         )
         try:
-            return connect_socket(destinations, lambda: _timeout_seconds(self.timeout))  # type: ignore[attr-defined]
+            return connect_socket(destinations, lambda: _get_timeout_seconds(self.timeout))  # type: ignore[attr-defined]
         except OSError as err:
             raise NewConnectionError(self, "not connected") from err  # type: ignore[arg-type]
 
 
-def _timeout_seconds(timeout: Any) -> float:
+def _get_timeout_seconds(timeout: Any) -> float:
     return float(timeout) if isinstance(timeout, int | float) else 30.0

@@ -298,7 +298,7 @@ class _PlainConnection(HTTPConnection):
         self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._destinations, _timeout_seconds(self.timeout))
+        return self._open(self, self._destinations, _get_timeout_seconds(self.timeout))
 
 
 class _TlsConnection(HTTPSConnection):
@@ -312,10 +312,10 @@ class _TlsConnection(HTTPSConnection):
         self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._destinations, _timeout_seconds(self.timeout))
+        return self._open(self, self._destinations, _get_timeout_seconds(self.timeout))
 
 
-def _timeout_seconds(timeout: Any) -> float:
+def _get_timeout_seconds(timeout: Any) -> float:
     return timeout if isinstance(timeout, float) else 30.0
 
 
