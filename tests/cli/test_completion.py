@@ -64,7 +64,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def lines_for(command: CommandSpec) -> Iterable[tuple[str, set[str]]]:
     """Every option of a command, and every word that can follow one."""
-    options = {name for option in command.options for name in option.long}
+    options = {name for option in command.options for name in option.long_names}
     yield f"pinwarden {command.name} --", options
     for option in command.options:
         if option.value is not None and option.value.kind == "words":
