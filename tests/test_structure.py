@@ -71,7 +71,7 @@ _STARTED_AS_PROGRAM = {
     "pinwarden.gateway.remote_bridge",
     "pinwarden.system.exec_guard",
 }
-_HOOKS = {"render", "render_error", "script"}
+_HOOKS = {"render", "render_error", "render_script"}
 """What the modules in those packages define, and their package calls by name."""
 
 
