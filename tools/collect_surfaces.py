@@ -244,7 +244,7 @@ def list_server(command: tuple[str, ...], root: Path) -> Surface:
     options = ProbeOptions(
         allow_execute=True,
         timeout=PROBE_SECONDS,
-        sandbox=Sandbox(readable=(str(root),), limits=PROBE_SANDBOX_LIMITS),
+        sandbox=Sandbox(writable=(str(root),), limits=PROBE_SANDBOX_LIMITS),
     )
     for attempt in range(ATTEMPTS):
         try:
