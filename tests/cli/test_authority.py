@@ -177,9 +177,9 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
         }
     )
     made = tighten(mine, theirs)
-    item, request = made.policy_for_item("h", "search", "c"), made.policy_for_server_requests("h", "c")
+    item, request = made.get_item_policy("h", "search", "c"), made.get_server_request_policy("h", "c")
     assert (item.enforcement, item.unknown, item.block_at, item.allowlist) == ("warn", "block", "review", ())
-    assert [made.policy_for_item("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
+    assert [made.get_item_policy("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
     assert (request.sampling, request.elicitation, request.max_rounds) == (False, True, 5)
     assert [host.text for host in request.url_hosts] == ["b.example"]
     assert (made.results.hidden_characters, made.results.max_bytes) == ("strip", 10)

@@ -108,7 +108,7 @@ def test_attack_no_name_is_a_command_to_whatever_prints_the_proposal(world: Revi
     assert "##vso[" not in outcome.out
     policy = parse_policy(outcome.out.encode()).gateway
     assert policy is not None
-    assert policy.policy_for_item("of ##[group]x", "##[group]x", "any").allowlist != ()
+    assert policy.get_item_policy("of ##[group]x", "##[group]x", "any").allowlist != ()
 
 
 def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) -> None:
@@ -139,10 +139,10 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     assert f"from {AT} to {AT}, never called\n" in report["policy"]
     policy = parse_policy(report["policy"].encode()).gateway
     assert policy is not None
-    held = policy.policy_for_item("notes", "search", "any")
+    held = policy.get_item_policy("notes", "search", "any")
     assert (held.enforcement, held.unknown, held.block_at) == ("block", "block", "review")
     assert [str(allowed.digest) for allowed in held.allowlist] == [digest(SEARCH)]
-    assert policy.policy_for_item("other", "search", "any").allowlist == ()
+    assert policy.get_item_policy("other", "search", "any").allowlist == ()
     assert "seen in 2 sessions" in report["policy"]
 
 

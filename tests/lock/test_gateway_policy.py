@@ -16,10 +16,10 @@ GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
 
 
 def test_the_default_policy_is_the_strictest() -> None:
-    assert DEFAULT_GATEWAY_POLICY.policy_for_item("s", "tool", "c") == ItemPolicy(
+    assert DEFAULT_GATEWAY_POLICY.get_item_policy("s", "tool", "c") == ItemPolicy(
         enforcement="block", unknown="block", block_at="review", allowlist=()
     )
-    assert DEFAULT_GATEWAY_POLICY.policy_for_server_requests("s", "c") == ServerRequestPolicy(url_hosts=())
+    assert DEFAULT_GATEWAY_POLICY.get_server_request_policy("s", "c") == ServerRequestPolicy(url_hosts=())
 
 
 def test_the_policies_in_the_guide_are_valid() -> None:
@@ -27,9 +27,9 @@ def test_the_policies_in_the_guide_are_valid() -> None:
     policies = [parse_policy(block.encode()).gateway for block in blocks]
     assert all(policies)
     assert policies[0] is not None
-    assert policies[0].policy_for_item("notes", "delete_note", "x").enforcement == "warn"
-    assert policies[0].policy_for_item("other", "delete_note", "x").enforcement == "block"
-    assert [allowed.tool for allowed in policies[0].policy_for_item("any", "search_notes", "x").allowlist] == [
+    assert policies[0].get_item_policy("notes", "delete_note", "x").enforcement == "warn"
+    assert policies[0].get_item_policy("other", "delete_note", "x").enforcement == "block"
+    assert [allowed.tool for allowed in policies[0].get_item_policy("any", "search_notes", "x").allowlist] == [
         "search_notes"
     ]
 
@@ -63,7 +63,7 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         for server in ("s", "t")
         for item in ("abc", "xyz")
         for client in ("c", "d")
-        for policy in [gateway.policy_for_item(server, item, client)]
+        for policy in [gateway.get_item_policy(server, item, client)]
     }
     assert answers == {
         ("s", "abc", "c"): ("audit", "warn"),
@@ -76,8 +76,8 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         ("t", "xyz", "d"): ("block", "allow_degraded"),
     }
     assert (
-        gateway.policy_for_server_requests("t", "c").sampling,
-        gateway.policy_for_server_requests("t", "d").sampling,
+        gateway.get_server_request_policy("t", "c").sampling,
+        gateway.get_server_request_policy("t", "d").sampling,
     ) == (
         False,
         True,

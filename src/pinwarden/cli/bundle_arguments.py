@@ -67,14 +67,14 @@ def add_permission_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def bundle_files_from(args: Namespace) -> BundleFiles:
+def get_bundle_files(args: Namespace) -> BundleFiles:
     """Return the bundle that the arguments name."""
     from pinwarden.bundle.bundle_files import find_bundle_files
 
     return find_bundle_files(Path(args.archive), args.descriptor, args.manifest)
 
 
-def installer_policy_from(args: Namespace) -> InstallerPolicy:
+def load_installer_policy(args: Namespace) -> InstallerPolicy:
     """Return the policy of the options and the user's file. Without either, servers may only read the project."""
     from pinwarden.bundle import trust
     from pinwarden.bundle.trust import InstallerPolicy
@@ -146,7 +146,7 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
     with open_locations(args) as locations:
         trust = find_trust_file()
         yield RegistryBundleFetcher(
-            locations, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
+            locations, lambda: load_trust(trust), lambda: load_installer_policy(args), args.registry, trust
         )
 
 

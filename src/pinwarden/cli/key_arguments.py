@@ -36,7 +36,7 @@ def add_signer_arguments(parser: ArgumentParser) -> None:
     signer.add_argument("--key-env", metavar="NAME", help="environment variable with the private key in PEM format")
 
 
-def signer_from(args: Namespace) -> Signer:
+def load_signer(args: Namespace) -> Signer:
     """Return the signing key that the options name. An encrypted key is decrypted as in ``read_private_keys``."""
     if args.key is not None:
         return _read_private_key(Path(args.key))
@@ -129,7 +129,7 @@ def add_partial_argument(parser: _ActionsContainer) -> None:
     )
 
 
-def signature_check_from(args: Namespace, project: Project) -> SignatureOptions | None:
+def build_signature_check(args: Namespace, project: Project) -> SignatureOptions | None:
     """Return the signatures that the options require; None if they require none."""
     if not args.public_key:
         options = (args.signature, args.require, args.signed_policy, args.signed_since, args.signed_since_ref)

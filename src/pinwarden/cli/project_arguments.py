@@ -108,7 +108,7 @@ def project_from(args: Namespace) -> Project:
     return here if here.lock.exists() else list_used_scopes(here)[0]
 
 
-def project_to_extend(args: Namespace) -> Project:
+def find_project_to_extend(args: Namespace) -> Project:
     """Return the project, in the scope that a new server is added to: its own scope, unless ``--scope`` names one."""
     return project_in_scope(_find_named_project(args), args.scope or "project")
 
@@ -154,7 +154,7 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
     return chosen
 
 
-def projects_from(args: Namespace) -> tuple[Project, ...]:
+def find_projects(args: Namespace) -> tuple[Project, ...]:
     """Return the projects that the options name, without repetitions. ``--file`` is only for a single project."""
     if not args.project:
         return (_find_named_project(args),)

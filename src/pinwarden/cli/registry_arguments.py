@@ -45,7 +45,7 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
     storage.add_argument("--key-env", metavar="NAME", help="environment variable with the private key in PEM format")
 
 
-def registry_settings_from(args: Namespace) -> RegistrySettings:
+def build_registry_settings(args: Namespace) -> RegistrySettings:
     """Return the settings that the options name."""
     from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, find_default_folder
 
@@ -63,10 +63,10 @@ def open_operated_registry(args: Namespace, settings: RegistrySettings | None = 
 
     signer = None
     if args.key or args.key_env:
-        from pinwarden.cli.key_arguments import signer_from
+        from pinwarden.cli.key_arguments import load_signer
 
-        signer = signer_from(args)
-    registry = open_registry(settings or registry_settings_from(args), signer)
+        signer = load_signer(args)
+    registry = open_registry(settings or build_registry_settings(args), signer)
     try:
         yield registry
     finally:
@@ -108,7 +108,7 @@ def open_writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
         fetcher.close()
 
 
-def registry_key_from(args: Namespace) -> PublicKey | None:
+def parse_registry_key(args: Namespace) -> PublicKey | None:
     """Return the key that the registry must have, if one is given."""
     from pinwarden.core.keys import PublicKey
 
@@ -158,7 +158,7 @@ def open_readable_registry(args: Namespace) -> Iterator[RegistryReader]:
         fetcher.close()
 
 
-def log_requirements_from(args: Namespace) -> FollowOptions:
+def build_log_requirements(args: Namespace) -> FollowOptions:
     """Return the key and the witnesses that the options require of a log."""
     from pinwarden.core.signed_note import WitnessKey
     from pinwarden.registry.log_client import FollowOptions
@@ -167,7 +167,7 @@ def log_requirements_from(args: Namespace) -> FollowOptions:
     needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
     if not 0 <= needed <= len(witnesses):
         raise PinwardenError("USAGE", f"--witnesses-needed is {needed}, but {len(witnesses)} witnesses are given")
-    key = registry_key_from(args)
+    key = parse_registry_key(args)
     _refuse_revoked([witness.key for witness in witnesses] + ([key] if key else []))
     return FollowOptions(key=key, witnesses=witnesses, quorum=needed)
 

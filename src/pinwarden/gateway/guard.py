@@ -205,33 +205,33 @@ class Guard:
             kind,
             items,
             self._get_approved_surface(),
-            lambda key: self.policy.policy_for_item(self.server, key, client),
+            lambda key: self.policy.get_item_policy(self.server, key, client),
             server,
         )
 
     def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """Return the verdict about the use of an item that the server does not list."""
         return check_unlisted_item(
-            kind, key, self._get_approved_surface(), self.policy.policy_for_item(self.server, key, client)
+            kind, key, self._get_approved_surface(), self.policy.get_item_policy(self.server, key, client)
         )
 
     def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """Return the verdict about a task whose tool the gateway does not know."""
         of_other_client = self.tasks.belongs_to_other_client(task, owner)
-        return check_unknown_task(self.policy.policy_for_item(self.server, "", client), of_other_client=of_other_client)
+        return check_unknown_task(self.policy.get_item_policy(self.server, "", client), of_other_client=of_other_client)
 
     def check_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
         """Return the verdict about a method that no revision of MCP defines."""
-        policy = self.policy.policy_for_item(self.server, method, client)
+        policy = self.policy.get_item_policy(self.server, method, client)
         return check_unknown_method(method, sender, policy, block_reason=block_reason)
 
     def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """Return a verdict for each member of the server's description of itself."""
-        return check_server(info, self._get_approved_surface(), self.policy.policy_for_item(self.server, "", client))
+        return check_server(info, self._get_approved_surface(), self.policy.get_item_policy(self.server, "", client))
 
     def server_request_policy(self, client: str) -> ServerRequestPolicy:
         """Return the policy for requests from the server."""
-        return self.policy.policy_for_server_requests(self.server, client)
+        return self.policy.get_server_request_policy(self.server, client)
 
     def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
         """Check the content of a server request whose method the policy allows."""
@@ -242,7 +242,7 @@ class Guard:
             return definitions
         ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
         return check_request_content(
-            method, params, definitions, self.policy.policy_for_item(self.server, method, client), ignored
+            method, params, definitions, self.policy.get_item_policy(self.server, method, client), ignored
         )
 
     def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:

@@ -136,7 +136,7 @@ class GatewayPolicy(Record):
     tightened_by: GatewayPolicy | None = None
     """A second policy whose stricter settings apply too (`tighten`)."""
 
-    def policy_for_item(self, server: str, item: str, client: str) -> ItemPolicy:
+    def get_item_policy(self, server: str, item: str, client: str) -> ItemPolicy:
         """Return the rules for one item."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
@@ -196,7 +196,7 @@ class GatewayPolicy(Record):
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         return _merge_settings(("arguments",), (*rules, self)).get("arguments") == "record"
 
-    def policy_for_server_requests(self, server: str, client: str) -> ServerRequestPolicy:
+    def get_server_request_policy(self, server: str, client: str) -> ServerRequestPolicy:
         """Return the requests that a server may send to a client. Rules for single items do not apply."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
         settings = _merge_settings(_REQUEST_KEYS, (*rules, self))

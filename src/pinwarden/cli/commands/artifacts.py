@@ -17,8 +17,8 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_release_arguments,
     approver_from,
+    find_project_to_extend,
     names_by_scope,
-    project_to_extend,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments, add_target_arguments
 from pinwarden.core.errors import PinwardenError
@@ -81,7 +81,7 @@ def verify(args: Namespace) -> int:
     from pinwarden.project.verify import verify_server
     from pinwarden.system.clock import now
 
-    project = project_to_extend(args)
+    project = find_project_to_extend(args)
     entry = project.load_registries(offline=args.offline).find(args.server, args.version, args.source)
     probe = _build_probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.bundle_arguments import (
     add_attestation_argument,
     add_bundle_arguments,
-    bundle_files_from,
+    get_bundle_files,
     open_oci_network,
 )
 from pinwarden.cli.commands import command
@@ -85,7 +85,7 @@ def bundle_inspect(args: Namespace) -> int:
     """
     from pinwarden.bundle.bundle_files import inspect_bundle
 
-    return emit(inspect_bundle(bundle_files_from(args)), args.format)
+    return emit(inspect_bundle(get_bundle_files(args)), args.format)
 
 
 @command(_configure_bundle)
@@ -100,7 +100,7 @@ def bundle_verify(args: Namespace) -> int:
     """
     from pinwarden.bundle.bundle_files import verify_bundle
 
-    return emit(verify_bundle(bundle_files_from(args)), args.format)
+    return emit(verify_bundle(get_bundle_files(args)), args.format)
 
 
 def _configure_bundle_accept(parser: ArgumentParser) -> None:
@@ -173,7 +173,7 @@ def bundle_push(args: Namespace) -> int:
     attestations = [Path(name) for name in args.attestation]
     pointer = Path(args.pointer) if args.pointer else None
     with open_oci_network() as net:
-        report = push_bundle(bundle_files_from(args), attestations, pointer, args.reference, net)
+        report = push_bundle(get_bundle_files(args), attestations, pointer, args.reference, net)
     return emit(report, args.format)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.key_arguments import add_gate_signature_arguments, signature_check_from
+from pinwarden.cli.key_arguments import add_gate_signature_arguments, build_signature_check
 from pinwarden.cli.output import add_report_arguments, emit_report
-from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, projects_from
+from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, find_projects
 from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.digest import Digest
@@ -106,7 +106,7 @@ def ci(args: Namespace) -> int:
     from pinwarden.project.scopes import project_in_scope
     from pinwarden.system.repository import find_repository_root
 
-    projects = tuple(project_in_scope(project, args.scope or "project") for project in projects_from(args))
+    projects = tuple(project_in_scope(project, args.scope or "project") for project in find_projects(args))
     _refuse_single_project_options(args, projects)
     root = find_repository_root(projects[0].root)
     single = len(projects) == 1
@@ -148,7 +148,7 @@ def init_ci(args: Namespace) -> int:
     from pinwarden.cli.workflow_files import choose_install_source, update_workflow
     from pinwarden.system.repository import find_repository_root
 
-    projects = projects_from(args)
+    projects = find_projects(args)
     root = find_repository_root(projects[0].root) or projects[0].root.resolve()
     options = "".join(_project_option(project, root) for project in projects)
     command = _repeat_command(args)
@@ -219,7 +219,7 @@ def _run_checks(args: Namespace, project: Project) -> GateResult:
         require_lock=args.require_lock or bool(args.file),
         require_extension=args.require_extension,
         require_policy=args.require_policy,
-        signatures=signature_check_from(args, project),
+        signatures=build_signature_check(args, project),
         osv=Path(args.osv) if args.osv else None,
     )
     policies = load_policies(project, args.environment)

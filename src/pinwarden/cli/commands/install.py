@@ -14,8 +14,8 @@ from pinwarden.cli.project_arguments import (
     add_project_arguments,
     add_warnings_argument,
     approver_from,
+    find_project_to_extend,
     get_client_scope,
-    project_to_extend,
 )
 from pinwarden.core.errors import PinwardenError
 
@@ -87,7 +87,7 @@ def install(args: Namespace) -> int:
     from pinwarden.cli.bundle_arguments import (
         find_registry_location,
         find_trust_file,
-        installer_policy_from,
+        load_installer_policy,
         open_locations,
     )
     from pinwarden.install.decision import InstallRequest
@@ -100,13 +100,13 @@ def install(args: Namespace) -> int:
     from pinwarden.system.clock import now, wall_clock
 
     tool, _, channel = args.tool.partition("@")
-    project, trusted = project_to_extend(args), load_trust(find_trust_file())
+    project, trusted = find_project_to_extend(args), load_trust(find_trust_file())
     request = InstallRequest(
         tool=check_tool(tool),
         channel=check_channel(channel or DEFAULT_CHANNEL),
         floor=check_version(args.floor) if args.floor else None,
         literal=args.literal,
-        policy=installer_policy_from(args),
+        policy=load_installer_policy(args),
         trusted=trusted,
         now=wall_clock(),
     )
@@ -154,7 +154,7 @@ def _install_image(args: Namespace) -> int:
 
     if args.floor or args.literal or args.registry or args.log or args.policy or args.allow:
         raise PinwardenError("USAGE", "--image excludes --floor, --literal, --registry, --log, --policy and --allow")
-    project = project_to_extend(args)
+    project = find_project_to_extend(args)
     args.offline = False
     request = ImageInstall(
         name=check_tool(args.tool),

@@ -18,10 +18,10 @@ from pinwarden.cli.project_arguments import (
     add_release_arguments,
     add_warnings_argument,
     approver_from,
+    find_project_to_extend,
     get_client_scope,
     names_by_scope,
     project_from,
-    project_to_extend,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.core.errors import EXIT_CLEAN
@@ -81,7 +81,7 @@ def lock(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project = project_to_extend(args)
+    project = find_project_to_extend(args)
     with _open_verification(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("lock")), fetch_context=context)
         report = lock_from_registry(project, _build_lock_request(args), load_policies(project), lock_options)
@@ -111,7 +111,7 @@ def add(args: Namespace) -> int:
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
-    project, request = project_to_extend(args), _build_lock_request(args)
+    project, request = find_project_to_extend(args), _build_lock_request(args)
     with _open_verification(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("add")), fetch_context=context)
         locked = lock_from_registry(project, request, load_policies(project), lock_options)
@@ -340,7 +340,7 @@ def _update_bundles(
         return report
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.cli.bundle_arguments import find_trust_file, installer_policy_from, open_locations
+    from pinwarden.cli.bundle_arguments import find_trust_file, load_installer_policy, open_locations
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
     from pinwarden.install.bundle_update import UpdateContext, merge_reports, update_bundles
     from pinwarden.install.registry_log import LogFollower
@@ -353,13 +353,13 @@ def _update_bundles(
             project=project,
             locations=locations,
             fetcher=RegistryBundleFetcher(
-                locations, lambda: trusted, lambda: installer_policy_from(args), args.registry, find_trust_file()
+                locations, lambda: trusted, lambda: load_installer_policy(args), args.registry, find_trust_file()
             ),
             follower=LogFollower(find_trust_file(), current_time),
             log=args.log,
             trusted=trusted,
             trust_path=find_trust_file(),
-            policy=installer_policy_from(args),
+            policy=load_installer_policy(args),
             store=Store(locate_store(project)),
             policies=load_policies(project),
             lock_options=lock_options,

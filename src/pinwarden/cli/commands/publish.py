@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.bundle_arguments import add_attestation_argument, add_bundle_arguments, bundle_files_from
+from pinwarden.cli.bundle_arguments import add_attestation_argument, add_bundle_arguments, get_bundle_files
 from pinwarden.cli.commands import command
-from pinwarden.cli.key_arguments import add_signer_arguments, signer_from
+from pinwarden.cli.key_arguments import add_signer_arguments, load_signer
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.registry_arguments import add_publisher_arguments, open_writable_registry, registry_key_from
+from pinwarden.cli.registry_arguments import add_publisher_arguments, open_writable_registry, parse_registry_key
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
@@ -48,12 +48,12 @@ def publish(args: Namespace) -> int:
     with open_writable_registry(args) as registry:
         options = PublishOptions(
             registry=registry,
-            files=bundle_files_from(args),
-            signer=signer_from(args),
+            files=get_bundle_files(args),
+            signer=load_signer(args),
             attestations=tuple(Path(name) for name in args.attestation),
             channel=args.channel,
             allow_older=args.allow_older,
-            registry_key=registry_key_from(args),
+            registry_key=parse_registry_key(args),
         )
         return emit(publish_bundle(options), args.format)
 
@@ -164,5 +164,5 @@ def _request_change(args: Namespace, name: str, kind: str, body: dict[str, Any])
     from pinwarden.registry.publish_client import ChangeOptions, request_change
 
     with open_writable_registry(args) as registry:
-        options = ChangeOptions(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
+        options = ChangeOptions(registry=registry, signer=load_signer(args), registry_key=parse_registry_key(args))
         return request_change(options, name, kind, body)

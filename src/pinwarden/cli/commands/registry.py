@@ -12,10 +12,10 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.registry_arguments import (
     add_operator_arguments,
     add_transparency_log_arguments,
-    log_requirements_from,
+    build_log_requirements,
+    build_registry_settings,
     open_operated_registry,
     open_readable_registry,
-    registry_settings_from,
 )
 from pinwarden.cli.server_arguments import add_log_arguments
 from pinwarden.cli.streams import print_notice
@@ -94,7 +94,7 @@ def registry_serve(args: Namespace) -> int:
     if args.max_requests is not None:
         limits = replace(limits, requests_per_hour=args.max_requests)
     settings = replace(
-        registry_settings_from(args),
+        build_registry_settings(args),
         name=args.name,
         log_id=args.origin,
         probing=args.probe,
@@ -249,11 +249,11 @@ def registry_rotate_key(args: Namespace) -> int:
     Examples:
       pinwarden registry rotate-key --data registry-data --why "yearly rotation"
     """
-    from pinwarden.cli.key_arguments import signer_from
+    from pinwarden.cli.key_arguments import load_signer
     from pinwarden.registry.log_writer import build_rotation_report, rotate_key
     from pinwarden.registry.registry import activate_next_key, prepare_next_key
 
-    settings = registry_settings_from(args)
+    settings = build_registry_settings(args)
     has_new_key = args.new_key or args.new_key_env
     if args.new_key and args.new_key_env:
         raise PinwardenError("USAGE", "--new-key and --new-key-env cannot be used together")
@@ -264,7 +264,7 @@ def registry_rotate_key(args: Namespace) -> int:
         )
     with open_operated_registry(args, settings) as registry:
         new_key = (
-            signer_from(Namespace(key=args.new_key, key_env=args.new_key_env))
+            load_signer(Namespace(key=args.new_key, key_env=args.new_key_env))
             if has_new_key
             else prepare_next_key(settings.folder)
         )
@@ -326,7 +326,7 @@ def log_verify(args: Namespace) -> int:
     from pinwarden.registry.log_client import verify_log
 
     with open_readable_registry(args) as files:
-        return emit(verify_log(files, log_requirements_from(args)), args.format)
+        return emit(verify_log(files, build_log_requirements(args)), args.format)
 
 
 def _configure_log_monitor(parser: ArgumentParser) -> None:
@@ -353,7 +353,7 @@ def log_monitor(args: Namespace) -> int:
     from pinwarden.registry.log_client import monitor_log
 
     with open_readable_registry(args) as files:
-        return emit(monitor_log(files, Path(args.state), log_requirements_from(args), args.watch), args.format)
+        return emit(monitor_log(files, Path(args.state), build_log_requirements(args), args.watch), args.format)
 
 
 def _print_tokens(action: str, report: Report) -> int:

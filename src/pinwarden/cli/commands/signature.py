@@ -7,7 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pinwarden.cli.bundle_arguments import add_bundle_arguments, bundle_files_from
+from pinwarden.cli.bundle_arguments import add_bundle_arguments, get_bundle_files
 from pinwarden.cli.commands import command
 from pinwarden.cli.key_arguments import (
     KEYS_REQUIRED,
@@ -17,11 +17,11 @@ from pinwarden.cli.key_arguments import (
     add_signer_arguments,
     build_required_signers,
     find_signature_files,
+    load_signer,
     parse_signature_count,
     read_passphrase,
     read_private_keys,
     read_public_keys,
-    signer_from,
 )
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_from
@@ -77,7 +77,7 @@ def sign(args: Namespace) -> int:
     from pinwarden.bundle.signed_documents import sign_file
 
     path = Path(args.file)
-    return emit(sign_file(path, signer_from(args), Path(args.output) if args.output else path), args.format)
+    return emit(sign_file(path, load_signer(args), Path(args.output) if args.output else path), args.format)
 
 
 def _configure_attest(parser: ArgumentParser) -> None:
@@ -110,11 +110,11 @@ def attest(args: Namespace) -> int:
     from pinwarden.bundle.signed_documents import AttestOptions, attest
     from pinwarden.system.clock import now
 
-    files, time = bundle_files_from(args), now()
+    files, time = get_bundle_files(args), now()
     default_output = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")
     options = AttestOptions(
         files=files,
-        signer=signer_from(args),
+        signer=load_signer(args),
         role=args.role,
         claims=tuple(dict.fromkeys(args.claim or ("integrity",))),
         now=time,

@@ -181,7 +181,7 @@ def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Ent
                     path=path,
                     line=line,
                     what=what,
-                    evidence=module.line(line),
+                    evidence=module.get_line(line),
                     call_path=(*call_path, Step(function=activation.label, path=path, line=line)),
                     third_party=module.third_party,
                 )
@@ -192,7 +192,7 @@ def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Ent
                     path=path,
                     line=line,
                     what=what,
-                    evidence=module.line(line),
+                    evidence=module.get_line(line),
                     call_path=(*call_path, Step(function=activation.label, path=path, line=line)),
                 )
     kinds = {finding.kind for finding in findings.values()}

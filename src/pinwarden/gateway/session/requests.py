@@ -149,7 +149,7 @@ class RequestDecider:
 
     def _build_list_failed_verdict(self, kind: ItemKind, name: str, problem: str) -> Verdict:
         """Return the verdict about an item whose list could not be read."""
-        policy = self._guard.policy.policy_for_item(self._guard.server, name, self._audit.client)
+        policy = self._guard.policy.get_item_policy(self._guard.server, name, self._audit.client)
         return Verdict(
             entity=kind.entity,
             key=name,

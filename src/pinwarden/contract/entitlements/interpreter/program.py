@@ -148,7 +148,7 @@ class Module:
             self.lines = self.source.text.split("\n")  # the parser counts the same lines, except at form feeds
         return any(text in line for line in self.lines[node.lineno - 1 : node.end_lineno])
 
-    def line(self, number: int) -> str:
+    def get_line(self, number: int) -> str:
         """Return the stripped and shortened text of a line."""
         if self.lines is None:
             self.lines = self.source.text.split("\n")
