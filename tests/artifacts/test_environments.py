@@ -318,7 +318,7 @@ INTERPRETER = python.Interpreter.current()
 
 def built_python(store: Store, closure: Closure) -> Path:
     key = python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
-    final = store.environment_folder(key)
+    final = store.get_environment_folder(key)
     return store.build_environment(
         key,
         lambda folder: python.build(folder, final, python.choose_packages(closure), INTERPRETER, store),
@@ -508,7 +508,7 @@ def _build_and_count(root: str, counter: str) -> None:
     def make(folder: Path) -> None:
         with Path(counter).open("a") as stream:
             stream.write("built\n")
-        python.build(folder, store.environment_folder(key), python.choose_packages(closure), INTERPRETER, store)
+        python.build(folder, store.get_environment_folder(key), python.choose_packages(closure), INTERPRETER, store)
 
     store.build_environment(
         key, make, is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None
@@ -554,7 +554,9 @@ def test_a_kill_at_any_instant_leaves_no_half_built_environment_in_use(store: St
     done = subprocess.run([sys.executable, "-c", KILLED, str(store.root), str(instant)], check=False, cwd=root)
     assert done.returncode in (0, -signal.SIGKILL)
     closure = python_closure(store)
-    folder = store.environment_folder(python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER))
+    folder = store.get_environment_folder(
+        python.compute_environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
+    )
     if folder.exists():
         assert python.audit(folder, closure, INTERPRETER, store) is None
     built_python(store, closure)

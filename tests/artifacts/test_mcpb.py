@@ -424,7 +424,7 @@ class TestEnvironment:
         script.chmod(0o644)
         script.write_text("console.log('evil')")
         assert environment.audit(
-            world.store.environment_folder(environment.compute_environment_key(world.digest)), world.tree
+            world.store.get_environment_folder(environment.compute_environment_key(world.digest)), world.tree
         ) == ("server/index.js was changed")
         assert world.output() == "notes \n"
         (world.built() / TREE / "server/extra.js").write_text("")
@@ -447,4 +447,4 @@ class TestEnvironment:
         with pytest.raises(PinwardenError) as caught:
             world.built()
         assert caught.value.code == "ARTIFACT_MISMATCH"
-        assert not world.store.environment_folder(environment.compute_environment_key(world.digest)).exists()
+        assert not world.store.get_environment_folder(environment.compute_environment_key(world.digest)).exists()

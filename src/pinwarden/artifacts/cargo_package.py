@@ -60,7 +60,7 @@ def check_version(text: str) -> str:
 
 def build_index_path(name: str) -> str:
     """Return the path of a crate's file in the index."""
-    return f"{_index_folder(name.lower())}/{name.lower()}"
+    return f"{_get_index_folder(name.lower())}/{name.lower()}"
 
 
 def parse_index(body: bytes, name: str, version: str) -> CrateIndexEntry | None:
@@ -81,7 +81,7 @@ def build_download_url(template: str, name: str, version: str, checksum: Digest)
     """Return the URL of a crate, from the ``dl`` template in the registry's config.json."""
     if not any(marker in template for marker in _URL_MARKERS):
         template = f"{template.rstrip('/')}/{{crate}}/{{version}}/download"
-    values = (name, quote(version, safe=""), _index_folder(name), _index_folder(name.lower()), checksum.hex)
+    values = (name, quote(version, safe=""), _get_index_folder(name), _get_index_folder(name.lower()), checksum.hex)
     for marker, value in zip(_URL_MARKERS, values, strict=True):
         template = template.replace(marker, value)
     return template
@@ -116,7 +116,7 @@ def _parse_entry(row: Mapping[str, Any]) -> CrateIndexEntry:
     )
 
 
-def _index_folder(name: str) -> str:
+def _get_index_folder(name: str) -> str:
     if len(name) <= 2:
         return str(len(name))
     return f"3/{name[0]}" if len(name) == 3 else f"{name[:2]}/{name[2:4]}"

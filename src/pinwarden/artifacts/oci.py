@@ -348,7 +348,7 @@ class _ImageReader:
     def _fetch_layer(self, descriptor: OciDescriptor) -> None:
         if descriptor.digest in self.files:
             return
-        with self.blobs.temporary_file() as stream:
+        with self.blobs.open_temporary_file() as stream:
             if self._fetch_blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
                 self.blobs.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
@@ -392,13 +392,13 @@ class _BlobFolder:
 
     def write(self, digest: Digest, data: bytes) -> None:
         """Write a file with verified bytes."""
-        with self.temporary_file() as stream:
+        with self.open_temporary_file() as stream:
             if stream is not None:
                 stream.write(data)
                 self.accept(digest, Digest.of_bytes(data), stream)
 
     @contextmanager
-    def temporary_file(self) -> Iterator[BinaryIO | None]:
+    def open_temporary_file(self) -> Iterator[BinaryIO | None]:
         """Create a temporary file, which is deleted when the block ends unless ``accept`` moved it."""
         if self.folder is None:
             yield None
@@ -414,7 +414,7 @@ class _BlobFolder:
 
     def accept(self, digest: Digest, sha256: Digest, stream: IO[bytes]) -> None:
         """Move a file with verified bytes to its final name."""
-        assert self.folder is not None  # noqa: S101 - temporary_file() created the file in this folder
+        assert self.folder is not None  # noqa: S101 - open_temporary_file() created the file in this folder
         stream.flush()
         path = self.folder / sha256.hex
         if self.by_algorithm:

@@ -161,7 +161,7 @@ def _parse_servers(
         and (location.root or client.root)[0] not in document
     ):
         yield replace(
-            parse_configured_server(_stem(path), document, client, path=path), scope=location.scope, pointer=""
+            parse_configured_server(_get_stem(path), document, client, path=path), scope=location.scope, pointer=""
         )
         return
     within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), location.scope)]
@@ -249,7 +249,7 @@ def _list_or_empty(value: Any) -> list[Any]:
     return value if type(value) is list else []
 
 
-def _stem(path: str) -> str:
+def _get_stem(path: str) -> str:
     """Return the name of a file without its folder and suffix."""
     return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
 

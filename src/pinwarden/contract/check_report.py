@@ -47,7 +47,7 @@ def check(
     changed = () if compat else (*list_changes(locked, observed, result.changed), *check_annotations(observed, locked))
     rows = tuple(sorted((*changed, *over), key=severity_rank))
     ok = result.ok and not any(is_failing(row) for row in rows)
-    notes = (*_list_notes(locked, observed), *note_unanalysed_tools(observed), *costs.notes())
+    notes = (*_list_notes(locked, observed), *note_unanalysed_tools(observed), *costs.build_notes())
     return Report(
         command="contract check",
         subject=observed.name,

@@ -112,7 +112,7 @@ class CostChange(Record):
     before: Costs | None
     counted_by: str
 
-    def notes(self) -> tuple[str, ...]:
+    def build_notes(self) -> tuple[str, ...]:
         """Return a note about the change of the total, for the report; none if the total is the same."""
         if self.before is None or self.before.total == self.now.total:
             return ()

@@ -36,7 +36,7 @@ def build_diff_report(before: Path, after: Path, *, compat: bool = False) -> Rep
     diff = diff_lockfiles(old, new, compat=compat)
     costs = _compare_token_costs(old, new)
     counts = Counter(finding.delta.severity for finding in diff.findings)
-    notes = (*_list_notes(diff), *(costs.notes() if costs else ()))
+    notes = (*_list_notes(diff), *(costs.build_notes() if costs else ()))
     return Report(
         command="contract diff",
         subject=f"{before} -> {after}",

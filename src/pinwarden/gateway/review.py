@@ -636,7 +636,7 @@ class _FirstUseBaseline:
         """Write the trusted surface."""
         for candidate in changed.values():
             candidate.refuse_if_blocked()
-            why = candidate.reason(approver.reason)
+            why = candidate.build_reason(approver.reason)
             self._store.approve(self._trusted, candidate.surface, by=approver.by, why=why, now=now)
 
 

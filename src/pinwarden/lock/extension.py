@@ -502,15 +502,15 @@ class _Member(Record):
     """Whether the member is about the pinned bytes, so that another entry with the same release can share it."""
 
 
-def _text_member(field: str, name: str, *, describes_bytes: bool = False) -> _Member:
+def _define_text_member(field: str, name: str, *, describes_bytes: bool = False) -> _Member:
     return _Member(field=field, name=name, parse=JsonObject.string, to_json=str, describes_bytes=describes_bytes)
 
 
-def _verbatim_member(field: str, name: str) -> _Member:
+def _define_verbatim_member(field: str, name: str) -> _Member:
     return _Member(field=field, name=name, parse=lambda record, name: dict(record.object(name).value), to_json=dict)
 
 
-def _object_member(
+def _define_object_member(
     field: str,
     name: str,
     parse: Callable[[JsonObject], Any],
@@ -527,7 +527,7 @@ def _object_member(
     )
 
 
-def _list_member(  # noqa: PLR0913  most have defaults
+def _define_list_member(  # noqa: PLR0913  most have defaults
     field: str,
     name: str,
     parse: Callable[[JsonObject], Any],
@@ -551,29 +551,31 @@ def _parse_digest(record: JsonObject, name: str) -> Digest:
 
 
 _LEADING_MEMBERS = (
-    _object_member("surface", "surface", _parse_surface, _surface_to_json),
-    _text_member("api_surface", "apiSurface"),
-    _list_member("artifacts", "artifacts", _parse_artifact, _artifact_to_json),
-    _object_member("image", "image", _parse_image, _image_to_json),
-    _object_member("closure", "closure", _parse_closure, _closure_to_json),
-    _verbatim_member("provenance", "provenance"),
-    _text_member("registry", "registry"),
-    _object_member("approval", "approval", _parse_approval, _approval_to_json),
+    _define_object_member("surface", "surface", _parse_surface, _surface_to_json),
+    _define_text_member("api_surface", "apiSurface"),
+    _define_list_member("artifacts", "artifacts", _parse_artifact, _artifact_to_json),
+    _define_object_member("image", "image", _parse_image, _image_to_json),
+    _define_object_member("closure", "closure", _parse_closure, _closure_to_json),
+    _define_verbatim_member("provenance", "provenance"),
+    _define_text_member("registry", "registry"),
+    _define_object_member("approval", "approval", _parse_approval, _approval_to_json),
 )
 """Members that are always written first, in this order."""
 _OPTIONAL_MEMBERS = (
-    _verbatim_member("bundle", "bundle"),
-    _object_member("configured_in", "configuredIn", _parse_config_origin, _config_origin_to_json),
-    _text_member("surface_of", "surfaceOf"),
-    _text_member("probed_release", "askedRelease"),
-    _list_member(
+    _define_verbatim_member("bundle", "bundle"),
+    _define_object_member("configured_in", "configuredIn", _parse_config_origin, _config_origin_to_json),
+    _define_text_member("surface_of", "surfaceOf"),
+    _define_text_member("probed_release", "askedRelease"),
+    _define_list_member(
         "install_scripts", "installScripts", _parse_script_approval, _script_approval_to_json, describes_bytes=True
     ),
     _Member(field="bundle_tree", name="bundleTree", parse=_parse_digest, to_json=str, describes_bytes=True),
-    _list_member("evidence", "evidence", lambda row: dict(row.value), dict, omit_empty=False, describes_bytes=True),
-    _text_member("published_at", "publishedAt", describes_bytes=True),
-    _text_member("publisher", "publisher", describes_bytes=True),
-    _object_member("launch", "launch", _parse_launch, _launch_to_json, describes_bytes=True),
+    _define_list_member(
+        "evidence", "evidence", lambda row: dict(row.value), dict, omit_empty=False, describes_bytes=True
+    ),
+    _define_text_member("published_at", "publishedAt", describes_bytes=True),
+    _define_text_member("publisher", "publisher", describes_bytes=True),
+    _define_object_member("launch", "launch", _parse_launch, _launch_to_json, describes_bytes=True),
 )
 """Members that keep their position in the file when an entry is rewritten. New ones are appended in this order."""
 _MEMBERS_BY_NAME = {member.name: member for member in (*_LEADING_MEMBERS, *_OPTIONAL_MEMBERS)}

@@ -101,7 +101,7 @@ def _read_pinned(path: Path, pin: FilePin) -> bytes | None:
     settled = _read_if_exists(file)
     if _matches_pin(settled, pin):
         return settled
-    pending = _read_if_exists(_pending_path(file))
+    pending = _read_if_exists(_get_pending_path(file))
     return pending if _matches_pin(pending, pin) else settled
 
 
@@ -144,7 +144,7 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
         writes = {file: data for file, data in writes.items() if _read_if_exists(file) != data}
         for file, data in writes.items():
             _make_folder(file.parent)
-            write_atomically(_pending_path(file), data)
+            write_atomically(_get_pending_path(file), data)
         if changed.lock is not old:
             write_atomically(path, lockfile.to_bytes(changed.lock))
         for file in writes:
@@ -189,10 +189,10 @@ def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
     for file, text in writes.items():
         if _read_if_exists(file) != text:
             _make_folder(file.parent)
-            write_atomically(_pending_path(file), text)
+            write_atomically(_get_pending_path(file), text)
     write_atomically(path, data)
     for file in writes:
-        if _pending_path(file).exists():
+        if _get_pending_path(file).exists():
             _replace_by_pending(file)
 
 
@@ -288,7 +288,7 @@ def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
 
 def _replace_by_pending(file: Path) -> None:
     try:
-        _pending_path(file).replace(file)
+        _get_pending_path(file).replace(file)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{file} cannot be replaced: {err.strerror or err}") from err
 
@@ -310,7 +310,7 @@ def _resolve_path(path: Path, relative: str) -> Path:
     return file
 
 
-def _pending_path(file: Path) -> Path:
+def _get_pending_path(file: Path) -> Path:
     return file.with_name(file.name + _PENDING)
 
 

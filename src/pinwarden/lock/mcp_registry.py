@@ -280,7 +280,7 @@ class _RegistryLookup:
         try:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
             cached = {"url": url, "etag": etag, "body": response, "digest": _digest_response(response)}
-            write_atomically(self._cache_path(url), json.dumps(cached).encode())
+            write_atomically(self._get_cache_path(url), json.dumps(cached).encode())
         except (OSError, PinwardenError):
             return  # the next lookup downloads the response again
 
@@ -288,7 +288,7 @@ class _RegistryLookup:
         """Return the cached response; None if it is damaged, of another URL, or writable by other users."""
         if self._cache is None:
             return None
-        path = self._cache_path(url)
+        path = self._get_cache_path(url)
         try:
             if not _is_private_file(path):
                 return None
@@ -298,7 +298,7 @@ class _RegistryLookup:
             return None
         return cached if valid and isinstance(cached["etag"], str) and _HEADER_TEXT.fullmatch(cached["etag"]) else None
 
-    def _cache_path(self, url: str) -> Path:
+    def _get_cache_path(self, url: str) -> Path:
         return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
 
 

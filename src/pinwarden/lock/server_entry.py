@@ -145,7 +145,7 @@ class ServerEntry(Record):
     @property
     def requires_secrets(self) -> bool:
         """Whether any environment variable or header is marked as secret."""
-        return any(variable.is_secret for variable in (*self._variables(), *self._headers()))
+        return any(variable.is_secret for variable in (*self._list_variables(), *self._list_headers()))
 
     def find_meta(self, name: str) -> Any:
         """Return a ``_meta`` member of the ``server.json``, or else of the registry's metadata. None if absent."""
@@ -158,8 +158,8 @@ class ServerEntry(Record):
 
         The order is that of JavaScript's ``localeCompare`` (`sort_by_locale`). Duplicate names are kept.
         """
-        declared = [("env", variable) for variable in self._variables()] + [
-            ("header", header) for header in self._headers()
+        declared = [("env", variable) for variable in self._list_variables()] + [
+            ("header", header) for header in self._list_headers()
         ]
         rows = [
             {"name": item.name, "source": source, "required": item.is_required}
@@ -168,10 +168,10 @@ class ServerEntry(Record):
         ]
         return sort_by_locale(rows, lambda row: f"{row['source']}:{row['name']}")
 
-    def _variables(self) -> Iterable[Input]:
+    def _list_variables(self) -> Iterable[Input]:
         return (variable for package in self.packages for variable in package.environment_variables)
 
-    def _headers(self) -> Iterable[Input]:
+    def _list_headers(self) -> Iterable[Input]:
         return (header for remote in self.remotes for header in remote.headers)
 
 

@@ -65,7 +65,7 @@ class ApprovalCandidate(Record):
         if self.is_blocked:
             raise warnings_not_approved_error(self)
 
-    def reason(self, why: str) -> str:
+    def build_reason(self, why: str) -> str:
         """Add the codes of the approved warnings to the approver's reason."""
         codes = ", ".join(dict.fromkeys(row.code for row in self.warnings))
         return f"{why} (with scan warnings: {codes})" if codes else why

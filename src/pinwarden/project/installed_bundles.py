@@ -31,7 +31,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
     if pin.descriptor not in missing:  # always checked, because a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
     key = bundle_environment.derive_environment_key(pin)
-    folder = store.environment_folder(key)
+    folder = store.get_environment_folder(key)
     if folder.is_dir() and pin.descriptor not in missing:
         problem = bundle_environment.find_tree_problem(folder, pin)
         if problem is None:

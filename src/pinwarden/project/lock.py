@@ -190,14 +190,14 @@ def write_entries(
     if candidate is not None and not lock_options.plain_v2:
         candidates = {entry.key: candidate for entry in entries}
 
-    def change(old: Lock | None) -> lock_store.LockWrite:
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
         made = entries if lock_options.plain_v2 else [keep_earlier_pins(old, entry) for entry in entries]
         made, files = assign_surface_files(old, made, candidates)
         return lock_store.LockWrite(
             lock=put_entries(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
         )
 
-    lock_store.update(project.lock, change)
+    lock_store.update(project.lock, change_lock)
 
 
 def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
@@ -229,7 +229,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
     """Remove the entries of a server from the lock, for the given clients or all. Returns the removed keys."""
     removed: list[str] = []
 
-    def change(old: Lock | None) -> lock_store.LockWrite:
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
         if old is None:
             raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
         removed.extend(
@@ -239,7 +239,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
             raise not_locked_error(old.entries, name)
         return lock_store.LockWrite(lock=remove_entries(old, removed, now))
 
-    lock_store.update(project.lock, change)
+    lock_store.update(project.lock, change_lock)
     return removed
 
 
@@ -256,7 +256,7 @@ def approve_surfaces(
     candidates = {entry.key: candidate for entry, candidate in approved}
     written: list[lock_entry.Entry] = []
 
-    def change(old: Lock | None) -> lock_store.LockWrite:
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
         made = [
             with_approved_surface(project, find_unchanged_entry(old, entry), candidate, approver, now)
             for entry, candidate in approved
@@ -265,7 +265,7 @@ def approve_surfaces(
         written[:] = assigned
         return lock_store.LockWrite(lock=put_entries(old, assigned, now), files=files)
 
-    lock_store.update(project.lock, change)
+    lock_store.update(project.lock, change_lock)
     record_entries_checked(project, written)
     return written
 
@@ -331,7 +331,7 @@ def build_extension(
 def build_approval(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> LockApproval:
     """Build the record of an approval: who, when and why, with the approved scan warnings."""
     return LockApproval(
-        by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
+        by=approver.by, at=now, why=approver.reason if candidate is None else candidate.build_reason(approver.reason)
     )
 
 

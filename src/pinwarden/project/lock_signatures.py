@@ -21,7 +21,7 @@ from pinwarden.project.lock_documents import (
     problems_to_json,
     read_lock,
 )
-from pinwarden.project.policy_commands import policy_digest
+from pinwarden.project.policy_commands import compute_policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
 
@@ -56,7 +56,7 @@ def sign_lock(signing: SigningRequest) -> Report:
     """
     document = read_lock(signing.lock)
     refuse_if_tampered(document.problems)
-    policy = policy_digest(signing.policy)
+    policy = compute_policy_digest(signing.policy)
     if signing.dsse:
         envelope: Any = _build_dsse_envelope(document.data, signing, policy)
         data = lock_signature.encode_dsse(envelope)
@@ -78,7 +78,7 @@ def verify_lock_signatures(
     The check fails if the lock was tampered with, even if its signature is valid.
     """
     document = read_lock(lock)
-    digest = policy_digest(policy)
+    digest = compute_policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
     report = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
     ok = report.ok and not document.critical_problems
@@ -116,7 +116,7 @@ class SignatureOptions(Record):
 
 def check_signatures(data: bytes, options: SignatureOptions, project_policy_digest: str | None) -> tuple[Row, ...]:
     """Check the signatures of a lock. Returns one row per problem; a missing file is a missing signature."""
-    digest = project_policy_digest if options.policy is None else policy_digest(options.policy)
+    digest = project_policy_digest if options.policy is None else compute_policy_digest(options.policy)
     absent = [path for path in options.files if not (path.exists() or path.is_symlink())]
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in options.files if path not in absent]
     report = lock_signature.verify_signatures(data, envelopes, options.keys, options.required, policy_digest=digest)

@@ -190,7 +190,7 @@ class ReleaseLookup(Record):
             if release.is_floating
         )
 
-    def summary(self, outcome: str) -> str:
+    def summarize(self, outcome: str) -> str:
         """Summarize how many entries were looked up, and the outcome."""
         floating = len(self.packages) + len(self.listed) - len(self.releases)
         comes = "comes" if 1 in (self.requested, len(self.releases)) else "come"

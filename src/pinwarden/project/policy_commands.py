@@ -188,7 +188,7 @@ def read_policy(path: Path) -> Policy | ToolPinPolicy:
     return parse_file(path, parse_policy)
 
 
-def policy_digest(path: Path | None) -> str | None:
+def compute_policy_digest(path: Path | None) -> str | None:
     """Return the digest of a policy file, which lock signatures cover; None if no policy is given."""
     return None if path is None else read_policy(path).digest.sri
 

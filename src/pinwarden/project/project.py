@@ -161,13 +161,13 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     if project.restricting_root is not None:
         return _load_restricted_policies(project, project.restricting_root, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy_file
-    if not (_exists(toolpin) or _exists(own) or project.policy is not None):
+    if not (_path_exists(toolpin) or _path_exists(own) or project.policy is not None):
         return Policies(environment=environment)
     from pinwarden.lock.policy import parse_policy, parse_toolpin_policy
 
     return Policies(
-        toolpin=parse_file(toolpin, parse_toolpin_policy) if _exists(toolpin) else None,
-        own=parse_file(own, parse_policy) if _exists(own) or project.policy is not None else None,
+        toolpin=parse_file(toolpin, parse_toolpin_policy) if _path_exists(toolpin) else None,
+        own=parse_file(own, parse_policy) if _path_exists(own) or project.policy is not None else None,
         environment=environment,
     )
 
@@ -240,7 +240,7 @@ def _make_absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path if path.startswith("~/") else str(root.resolve() / path) for path in paths)
 
 
-def _exists(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     """Whether a file exists. A broken link counts too, so that reading it fails instead of hiding a policy."""
     return path.is_symlink() or path.exists()
 

@@ -215,7 +215,7 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
     approved: frozenset[Digest] = frozenset()
     pinned: list[Entry] = []
 
-    def change(old: Any) -> lock_store.LockWrite:
+    def change_lock(old: Any) -> lock_store.LockWrite:
         nonlocal approved
         same = [other for other in old.entries if _is_same_server(other, entry)]
         path = _choose_closure_path(project, entry, [other for other in old.entries if other not in same])
@@ -225,7 +225,7 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
             lock=put_entries(old, made, now), files={path: verified.closure_data} if verified.closure_data else {}
         )
 
-    lock_store.update(project.lock, change)
+    lock_store.update(project.lock, change_lock)
     record_entries_checked(project, pinned)
     return approved
 

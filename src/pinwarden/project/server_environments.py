@@ -103,7 +103,7 @@ def _plan_python(closure: Closure, digest: Digest, store: Store) -> ServerEnviro
         key=key,
         list_files=lambda: tuple(file for _, file in python.choose_packages(closure)),
         build=lambda folder: python.build(
-            folder, store.environment_folder(key), python.choose_packages(closure), current, store
+            folder, store.get_environment_folder(key), python.choose_packages(closure), current, store
         ),
         find_problem=lambda folder: python.audit(folder, closure, current, store),
         build_command=lambda folder, program: python.build_start_command(folder, closure.root, program),
@@ -125,7 +125,7 @@ def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: 
 
     Builds the environment if it does not exist or was changed. Raises ``ARTIFACT_MISSING`` if the store lacks a file.
     """
-    folder = store.environment_folder(environment.key)
+    folder = store.get_environment_folder(environment.key)
     if folder.is_dir():
         problem = environment.find_problem(folder)
         if problem is None:
@@ -293,7 +293,7 @@ def choose_image(
     from pinwarden.artifacts.environments.images import ensure_loaded, read_stored_image
 
     digest = find_locked_digest(entry, launch)
-    folder = store.image_folder(digest)
+    folder = store.get_image_folder(digest)
     if folder.is_dir():
         image = read_stored_image(folder, digest)
         if image is None:

@@ -62,7 +62,7 @@ def outdated(project: Project, context: FetchContext, *, offline: bool) -> Repor
     return Report(
         command="outdated",
         subject=project.lock.name,
-        summary=lookup.summary(f"{newer} with a newer release"),
+        summary=lookup.summarize(f"{newer} with a newer release"),
         exit_code=EXIT_UNCHECKED if lookup.failed else EXIT_CLEAN,
         rows=(*rows, *lookup.floating_rows),
         facts={
@@ -272,7 +272,7 @@ def _report_proposal(project: Project, request: UpdateRequest, proposal: _Propos
     return Report(
         command="update",
         subject=project.lock.name,
-        summary=lookup.summary(f"{len(newer)} with a newer release" if newer else "each at its latest release"),
+        summary=lookup.summarize(f"{len(newer)} with a newer release" if newer else "each at its latest release"),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if proposal.failures else EXIT_CLEAN,
         rows=(*proposal.failures, *proposal.changes),
         notes=(*_build_notes(proposal), *((NOTHING_CHANGED,) if pending else ())),

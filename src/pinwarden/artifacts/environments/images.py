@@ -66,24 +66,26 @@ def _read_image(folder: Path, root: Digest) -> StoredImage | None:
     if not isinstance(document, ImageManifest):
         return None
     layers = tuple(layer.digest for layer in document.layers)
-    if any(file_digest(_blob_path(folder, blob), blob.algorithm) != blob for blob in (document.config.digest, *layers)):
+    if any(
+        file_digest(_get_blob_path(folder, blob), blob.algorithm) != blob for blob in (document.config.digest, *layers)
+    ):
         return None
     return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
 
 
 def _is_usable(folder: Path, entry: OciDescriptor) -> bool:
     fits = entry.platform is None or entry.platform.satisfies(detect_container_platform())
-    return fits and _blob_path(folder, entry.digest).is_file()
+    return fits and _get_blob_path(folder, entry.digest).is_file()
 
 
 def _read_document(folder: Path, digest: Digest, media_type: str) -> ImageIndex | ImageManifest:
-    data = read_file(_blob_path(folder, digest), IMAGE_LIMITS.document_bytes)
+    data = read_file(_get_blob_path(folder, digest), IMAGE_LIMITS.document_bytes)
     if Digest.of_bytes(data, digest.algorithm) != digest:
         raise ValueError("a document in the layout was changed")
     return parse_document(data, media_type)
 
 
-def _blob_path(folder: Path, digest: Digest) -> Path:
+def _get_blob_path(folder: Path, digest: Digest) -> Path:
     return folder / "blobs" / digest.algorithm / digest.hex
 
 

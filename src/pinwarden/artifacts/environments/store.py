@@ -106,11 +106,11 @@ class Store:
         except PinwardenError:
             return None  # the environment will be rebuilt
 
-    def environment_folder(self, key: str) -> Path:
+    def get_environment_folder(self, key: str) -> Path:
         """Return the folder of an environment, which may not exist yet."""
         return self.root / "environments" / key
 
-    def image_folder(self, digest: Digest) -> Path:
+    def get_image_folder(self, digest: Digest) -> Path:
         """Return the folder of an image layout, which may not exist yet."""
         return self.root / "images" / f"{digest.algorithm}-{digest.hex}"
 
@@ -119,7 +119,7 @@ class Store:
         """Lock the folder of an image layout against other processes until the block ends. Yields the folder."""
         folder = self._prepare_folder("images")
         with hold_write_lock(folder / f"{digest.hex}.build", BUILD_SECONDS):
-            yield self.image_folder(digest)
+            yield self.get_image_folder(digest)
 
     def build_environment(
         self, key: str, build_into: Callable[[Path], None], *, is_intact: Callable[[Path], bool]
@@ -130,7 +130,7 @@ class Store:
         """
         from tempfile import mkdtemp
 
-        environment = self.environment_folder(key)
+        environment = self.get_environment_folder(key)
         folder = self._prepare_folder("environments")
         with hold_write_lock(folder / f"{key}.build", BUILD_SECONDS):
             for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed
