@@ -208,7 +208,7 @@ def test_attack_an_approval_of_another_server_of_the_same_name_does_not_apply(
     done = here.run("review", "approve", name, "--why", "fine")
     place = there.state.lock_location(there.lock)
     assert (
-        f"note: does not apply, because it has another server of this name or runs with --approvals lock: {place}"
+        f"note: {place} does not apply it, because it has another server of this name or runs with --approvals lock"
         in (done.out)
     )
     assert there.descriptions() == {"search": SEARCH["description"]}

@@ -4,7 +4,7 @@ Start with ``acceptance.py``, which lists the nine steps, then ``bundle_document
 ``log_documents.py`` (pointers and the log). ``pack.py``, ``bundle_files.py``, ``signed_documents.py`` and
 ``oci_transfer.py`` implement the commands.
 
-Pure: the documents (also ``document`` and ``attestation``), the decisions (``acceptance``, ``evidence``, ``trust``),
-``bundle_archive`` and ``bundle_pin``. Files and network are only touched by the commands, ``source_tree``,
-``environment`` and ``trust_files``. Does not import ``registry``.
+Pure modules: ``bundle_documents``, ``log_documents``, ``document``, ``attestation``, ``acceptance``, ``evidence``,
+``trust``, ``bundle_archive`` and ``bundle_pin``. Only the commands, ``source_tree``, ``environment`` and
+``trust_files`` use files or the network. This package must not import ``registry``.
 """

@@ -19,8 +19,8 @@ The hardened mode is the default. It adds these rules, which the rulebook lacks:
 - Paths must be safe on every operating system.
 - All documents use the one supported CID profile.
 
-The rulebook has no codes for a member of the wrong type and for the name of another tool. These problems are reported
-last, so that they never hide a code of the rulebook.
+The rulebook defines no code for a member of the wrong type, and none for a pointer whose bundle is another tool.
+Pinwarden reports these problems last, so that they never hide a code of the rulebook.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Provenance(Record):
     root_cid: str
     descriptor_cid: str
     attestations_used: tuple[str, ...]
-    """The key ids of the issuers of all valid claims, in document order."""
+    """The key id of each valid claim's issuer, in document order."""
     require_verifier_attestation: bool
     min_attestations: int
 
@@ -85,7 +85,7 @@ class AcceptanceResult(Record):
     provenance: Provenance | None = None
     rejection: Rejection | None = None
     documents: BundleDocuments | None = None
-    """The accepted documents, ready to be opened. None in literal mode, which does not validate them fully."""
+    """The accepted descriptor and manifest. None in literal mode, which does not validate them fully."""
 
     def __post_init__(self) -> None:
         if (self.provenance is None) == (self.rejection is None):
@@ -167,7 +167,7 @@ def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
 
 
 def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: str) -> BundleDocuments:
-    """Build records from both documents. Raises if a member has the wrong type, or the bundle lacks its entry point."""
+    """Build records from both JSON documents. Raises if a member has the wrong type or the entry point is missing."""
     documents = BundleDocuments(
         descriptor=descriptor_from_json(descriptor_value),
         manifest=manifest_from_json(manifest_value),
@@ -183,7 +183,7 @@ def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: 
 
 
 def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
-    """Check the types of all members and the name of the tool. The rulebook has no codes for these problems."""
+    """Check the types of all members and the name of the tool. The rulebook defines no codes for these problems."""
     pointers_from_json(document)
     documents = build_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
     name = documents.descriptor.name
@@ -253,7 +253,10 @@ def _check_linkage(pointer: Any, descriptor: Any, manifest: Any, *, literal: boo
 
 
 def _check_profile(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
-    """Check 4.1: the same CID profile. In hardened mode, the manifest must have it too, and it must be supported."""
+    """Check 4.1: pointer and descriptor have the same CID profile.
+
+    In hardened mode, the manifest must have the same profile, and Pinwarden must support the profile.
+    """
     stated = get_member(pointer, "cid_profile")
     profiles = {"descriptor": get_member(descriptor, "artifact", "cid_profile")}
     if not literal:
@@ -292,7 +295,7 @@ def _check_descriptor(pointer: Any, descriptor: Any) -> None:
 
 
 def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
-    """Check 4.4: the manifest matches its root CID. In hardened mode, also the root CID of the pointer."""
+    """Check 4.4: the manifest matches its own root CID. In hardened mode, it must also match the pointer's root CID."""
     stated, pointed = get_member(manifest, "root_cid"), get_member(pointer, "root_cid")
     try:
         computed = str(manifest_root_cid(manifest))
@@ -307,7 +310,7 @@ def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
     if not literal and stated != pointed:
         _refuse(
             "MANIFEST_CID_MISMATCH",
-            "the manifest is of another bundle than the pointer names",
+            "the manifest belongs to another bundle than the one that the pointer names",
             {"manifest_root_cid": stated, "pointer_root_cid": pointed},
         )
 
@@ -318,7 +321,7 @@ def _check_manifest_link(pointer: Any, manifest: Any) -> None:
     if pointed != linked:
         _refuse(
             "MANIFEST_DESCRIPTOR_LINK_MISMATCH",
-            "the manifest belongs to another descriptor than the pointer names",
+            "the manifest belongs to another descriptor than the one that the pointer names",
             {"pointer_descriptor_cid": pointed, "manifest_descriptor_cid": linked},
         )
 
@@ -341,7 +344,7 @@ def _check_order(paths: list[Any], *, literal: bool) -> None:
     """Check that paths ascend by code point. Literal mode compares UTF-16 units and allows duplicates."""
     texts = [path for path in paths if type(path) is str]
     if not literal and all(map(lt, texts, texts[1:])):
-        return  # the fast path; the loop below finds the path to name
+        return  # fast path; the loop below finds the unsorted path for the message
     for before, after in pairwise(texts):
         in_order = _encode_utf16(before) <= _encode_utf16(after) if literal else before < after
         if not in_order:
@@ -380,7 +383,7 @@ def _refuse_path(path: Any, problem: str) -> NoReturn:
 
 
 def check_permissions(descriptor: Any, policy: InstallerPolicy, *, literal: bool) -> None:
-    """Check the tool's requests against the installer policy: network, then file system, then exec."""
+    """Check the requested permissions against the installer policy: network, then file system, then exec."""
     requested = get_member(descriptor, "security", "policy")
     network, filesystem, execute = (get_member(requested, name) for name in ("network", "filesystem", "exec"))
     if _is_requested(network, literal=literal) and policy.network != "allow":
@@ -502,7 +505,7 @@ STEPS = (
     ),
 )
 ACCEPTED = 9
-"""The last step, which is not a check: the provenance is recorded."""
+"""The number of the last step, which is not a check: it records the provenance."""
 
 
 class CheckResult(Record):
@@ -514,7 +517,7 @@ class CheckResult(Record):
     detail: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The result as a row of JSON output."""
+        """Return the result as an object for JSON output."""
         return {"step": self.step, "check": self.check, "result": self.result, "detail": self.detail}
 
     def __str__(self) -> str:
@@ -524,7 +527,7 @@ class CheckResult(Record):
 
 
 def find_failed_step(rejection: Rejection) -> int:
-    """The step that a rejection comes from. Codes that are not in the rulebook come after its checks."""
+    """Return the number of the step that failed; `ACCEPTED` for a code that the rulebook does not define."""
     if rejection.code in _PARSE_CODES and rejection.why.get("document") == "pointer":
         return 1
     if rejection.code == "POINTER_NOT_FOUND":
@@ -535,7 +538,7 @@ def find_failed_step(rejection: Rejection) -> int:
 def list_step_results(
     rejection: Rejection | None, details: dict[int, str], stopped: int | None = None
 ) -> list[CheckResult]:
-    """The outcome of steps 1 to 8. ``stopped`` is the failed step, if the rejection's code does not identify it."""
+    """Return the results of steps 1 to 8. Pass the failed step as ``stopped`` if the code does not identify it."""
     if stopped is None:
         stopped = ACCEPTED if rejection is None else find_failed_step(rejection)
     results: list[CheckResult] = []

@@ -1,8 +1,8 @@
-"""Write the archive of a bundle (CAR or tar+zstd), and read it with a check of every blob.
+"""Write the archive of a bundle (CAR or tar+zstd); read an archive and verify every blob in it.
 
 A CARv1 archive has a header that names the root, then blocks, each prefixed with the CID of its bytes. The first block
 is the DAG-CBOR of the unlinked manifest, so the archive's root is the bundle's root CID. The blobs follow in manifest
-order, each once. ``tar_zstd.py`` has the other format.
+order, each once. ``tar_zstd.py`` implements the tar+zstd format.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FileContents = Mapping[str, memoryview | bytes]
 
 
 def build_manifest_entry(file: SourceFile) -> ManifestEntry:
-    """The manifest entry of a file."""
+    """Build the manifest entry of a file, with the CID of its bytes."""
     return ManifestEntry(
         path=file.path, blob_cid=str(blob_cid(file.data)), size_bytes=len(file.data), executable=file.executable
     )
@@ -116,9 +116,9 @@ def _read_tar_files(manifest: Manifest, archive: bytes) -> FileContents:
 
 
 def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEntry, memoryview | bytes]] | None:
-    """The files of an archive that `build_archive` wrote, without copying: headers are compared, not parsed.
+    """Yield the files of an archive that `build_archive` wrote; return None if another tool wrote the archive.
 
-    None if another tool wrote the archive.
+    Nothing is copied, and headers are compared instead of parsed.
     """
     frame = tar_zstd.StoredFrame.parse(archive)
     if frame is None:
@@ -130,7 +130,7 @@ def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[Manifest
         headers = build_tar_headers(path, size, executable)
         start = offset + len(headers)
         stop, block = start + size, offset // block_size
-        if block == stop // block_size:  # nearly always: the file is inside one block
+        if block == stop // block_size:  # nearly every file is inside one block
             shift = first_shift + 3 * block
             if not data.startswith(headers, offset + shift):
                 return None
@@ -145,7 +145,7 @@ def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[Manifest
 
 
 def _read_foreign_tar(manifest: Manifest, archive: bytes) -> Iterator[tuple[ManifestEntry, memoryview | bytes]]:
-    """The files of an archive that another tool wrote, with their manifest entries. Each file must occur once."""
+    """Yield the files of an archive that another tool wrote, with their manifest entries. Each file must occur once."""
     plain = tar_zstd.decompress(
         archive, estimate_max_tar_bytes((entry.path, entry.size_bytes) for entry in manifest.entries)
     )

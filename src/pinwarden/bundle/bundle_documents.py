@@ -132,7 +132,7 @@ def _read_schema_link(reader: DocumentReader) -> SchemaLink:
 
 
 def descriptor_to_json(descriptor: BundleDescriptor) -> dict[str, Any]:
-    """The document, without unknown members."""
+    """Return a descriptor as a JSON document, without unknown members."""
     return {
         "schema_version": DESCRIPTOR_SCHEMA,
         "tool": {
@@ -169,12 +169,12 @@ def descriptor_to_json(descriptor: BundleDescriptor) -> dict[str, Any]:
 NO_LICENSE = "NOASSERTION"
 """SPDX's value for an unstated license."""
 _DESCRIBED_RUNTIMES = {"bun": "node"}
-"""Descriptors have no runtime ``bun``. It is described as node, which it replaces, with ``entrypoint.engine: bun``."""
+"""Descriptors have no runtime ``bun``. A bun server is described as ``node``, with ``entrypoint.engine: bun``."""
 _PERMISSIONS = ("network", "filesystem", "exec")
 
 
 def to_tool_name(server: str) -> str:
-    """The tool name of a server: ``@acme/notes`` becomes ``acme.notes``."""
+    """Convert a server's name to a tool name: ``@acme/notes`` becomes ``acme.notes``."""
     name = server.removeprefix("@").replace("/", ".")
     if len(name) > MAX_TOOL_NAME or not TOOL_NAME_PATTERN.fullmatch(name):
         raise PinwardenError(
@@ -208,7 +208,7 @@ def build_descriptor(
 
 
 def build_descriptor_extras(server: ServerManifest) -> dict[str, Any]:
-    """Members beyond the schema, in objects that allow them: the engine and the author."""
+    """Return members that the schema allows but does not define: the engine and the author."""
     return {
         "entrypoint": {"engine": server.runtime} if server.runtime in _DESCRIBED_RUNTIMES else {},
         "tool": {"author": server.author} if server.author else {},
@@ -244,7 +244,7 @@ _get_entry_members = itemgetter("path", "blob_cid", "size_bytes", "executable")
 
 
 class ManifestEntry(NamedTuple):
-    """One file. A tuple, because manifests have thousands of entries and a Record takes four times as long."""
+    """One file of a bundle. A tuple, because manifests have thousands of entries and creating a Record is slower."""
 
     path: str
     blob_cid: str
@@ -281,7 +281,7 @@ def manifest_from_json(document: Any) -> Manifest:
 
 
 def _read_entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
-    """All entries. They are validated in bulk; one by one only to name the one that is invalid."""
+    """Read all entries, validated in bulk. If that fails, validate them one by one to name the invalid entry."""
     rows = _read_entries_in_bulk(reader.items("entries"))
     if rows is None:
         return tuple(map(_read_entry, reader.objects("entries")))
@@ -289,7 +289,7 @@ def _read_entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
 
 
 def _read_entries_in_bulk(items: list[Any]) -> list[tuple[str, str, int, bool]] | None:
-    """The members of all entries; None if any is missing or has the wrong type."""
+    """Return the members of all entries; None if a member is missing or has the wrong type."""
     try:
         rows = list(map(_get_entry_members, items))
     except (KeyError, TypeError):
@@ -313,7 +313,7 @@ def _read_entry(reader: DocumentReader) -> ManifestEntry:
 
 
 def build_unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
-    """The part of a manifest that its root CID covers: sorted entries, without links to other documents."""
+    """Build the part of a manifest that its root CID covers: sorted entries, without links to other documents."""
     return {
         "schema_version": MANIFEST_SCHEMA,
         "cid_profile": build_default_profile(),
@@ -330,11 +330,11 @@ def build_unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
 
 
 def link_manifest(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[str, Any]:
-    """The complete manifest, once the descriptor's CID is known."""
+    """Complete an unlinked manifest with the descriptor's CID and its own root CID."""
     return {**unlinked, "descriptor_cid": descriptor_cid, "root_cid": str(manifest_root_cid(dict(unlinked)))}
 
 
-# Both
+# Both documents
 
 
 class BundleDocuments(Record):
@@ -351,14 +351,14 @@ class BundleDocuments(Record):
 
 
 class BundleLimits(Record):
-    """Limits on one bundle, against archives that expand enormously."""
+    """Limits on one bundle. They protect against archives that expand to a huge size."""
 
     files: int = 100_000
-    """The largest packages in use have about 30,000."""
+    """The largest packages in use have about 30,000 files."""
     archive_bytes: int = 512 * 1024 * 1024
-    """A bundle is kept in memory, so that the verified bytes are the ones written."""
+    """The whole archive is kept in memory, so that exactly the verified bytes are written."""
     total_bytes: int = 1024 * 1024 * 1024
-    """All files together."""
+    """The total size of all unpacked files."""
 
 
 DEFAULT_LIMITS = BundleLimits()

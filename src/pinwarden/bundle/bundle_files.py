@@ -40,7 +40,7 @@ class BundleFiles(Record):
 
 
 class OpenedBundle(Record):
-    """A bundle whose every byte was verified against its documents."""
+    """A bundle in memory, with every byte verified against its documents."""
 
     documents: BundleDocuments
     contents: FileContents = field(repr=False)
@@ -53,7 +53,7 @@ class OpenedBundle(Record):
 
 
 def find_bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
-    """The paths of a bundle's files. By default, descriptor and manifest are next to the archive."""
+    """Return the paths of a bundle's files. By default, descriptor and manifest are next to the archive."""
     return BundleFiles(
         archive=archive,
         descriptor=Path(descriptor) if descriptor else _find_next_to_archive(archive, ".descriptor.json"),
@@ -62,7 +62,7 @@ def find_bundle_files(archive: Path, descriptor: str | None = None, manifest: st
 
 
 def _find_next_to_archive(archive: Path, suffix: str) -> Path:
-    """``x.car.manifest.json``, as `pack` writes it; or ``x.manifest.json``, as other tools do, if only that exists."""
+    """Return ``x.car.manifest.json``, the name that `pack` uses, or ``x.manifest.json`` if only that file exists."""
     ours = archive.with_name(f"{archive.name}{suffix}")
     kind = next((end for end in SUFFIXES.values() if archive.name.endswith(end)), "")
     foreign = archive.with_name(f"{archive.name.removesuffix(kind)}{suffix}")
@@ -70,7 +70,7 @@ def _find_next_to_archive(archive: Path, suffix: str) -> Path:
 
 
 def read_documents(files: BundleFiles) -> BundleDocuments:
-    """Descriptor and manifest, checked against each other. The archive is not read."""
+    """Read descriptor and manifest, and check them against each other. The archive is not read."""
     for path, option in ((files.descriptor, "--descriptor"), (files.manifest, "--manifest")):
         if not path.exists():
             raise PinwardenError(
@@ -85,7 +85,7 @@ def read_documents(files: BundleFiles) -> BundleDocuments:
 
 def open_files(files: BundleFiles) -> OpenedBundle:
     """Read and verify a whole bundle."""
-    with open_regular(files.archive):  # first, so that an error names the path that the user gave
+    with open_regular(files.archive):  # an error must first name the path that the user gave
         pass
     return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
 
@@ -137,7 +137,7 @@ def _write_file(folder: Path, entry: ManifestEntry, data: memoryview | bytes, cr
     mode = 0o755 if entry.executable else 0o644
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
     with os.fdopen(descriptor, "wb") as stream:
-        os.fchmod(descriptor, mode)  # regardless of the umask
+        os.fchmod(descriptor, mode)  # the umask must not change the mode
         stream.write(data)
 
 
@@ -145,7 +145,7 @@ def _write_file(folder: Path, entry: ManifestEntry, data: memoryview | bytes, cr
 
 
 def inspect_bundle(files: BundleFiles) -> Report:
-    """The report of ``pinwarden bundle inspect``, from the documents alone. The archive is not opened."""
+    """Run ``pinwarden bundle inspect``, which reads only the documents and does not open the archive."""
     documents = read_documents(files)
     rows = [
         {
@@ -180,7 +180,7 @@ _MAX_LISTED_FILES = 20
 
 
 def verify_bundle(files: BundleFiles) -> Report:
-    """The report of ``pinwarden bundle verify``: hashes every file. Attestations are not considered."""
+    """Run ``pinwarden bundle verify``, which verifies the hash of every file and ignores attestations."""
     opened = open_files(files)
     documents = opened.documents
     descriptor = documents.descriptor
@@ -233,7 +233,7 @@ class AcceptanceFiles(Record):
 
 
 def accept_files(files: AcceptanceFiles, now: str, *, tool: str | None, channel: str | None, literal: bool) -> Report:
-    """The report of ``pinwarden bundle accept``: decides from files alone, without a registry or an install."""
+    """Run ``pinwarden bundle accept``, which decides from files alone, without a registry or an install."""
     if parse_timestamp(now) is None:
         raise PinwardenError("USAGE", f"{now[:80]!a} is not a timestamp with a time zone, such as 2026-01-31T00:00:00Z")
     request = AcceptanceRequest(
@@ -252,7 +252,7 @@ def accept_files(files: AcceptanceFiles, now: str, *, tool: str | None, channel:
 
 
 def build_acceptance_report(command: str, subject: str, result: AcceptanceResult, *, literal: bool = False) -> Report:
-    """An acceptance result as a report: the rulebook's JSON and a summary."""
+    """Build the report of an acceptance result: the rulebook's JSON and a summary."""
     notes = ("decided in literal mode, which has known gaps; do not base an install on it",) if literal else ()
     rejection, provenance = result.rejection, result.provenance
     if rejection is not None:

@@ -23,7 +23,7 @@ _PERMISSIONS = {
 
 
 class BundlePin(Record):
-    """One installed bundle, exactly identified."""
+    """The pin of one installed bundle."""
 
     tool: str
     version: str
@@ -44,7 +44,7 @@ class BundlePin(Record):
     policy: SecurityPolicy
     """The requested permissions, all of which were allowed."""
     registry: str
-    """Where it was installed from, for display. Nothing is downloaded from an address in a lock."""
+    """The address of the registry, for display only. Pinwarden never downloads from an address in a lock."""
     log_id: str | None
     log_index: int | None
     floor: str | None = None
@@ -64,7 +64,7 @@ class BundlePin(Record):
 
 
 def bundle_pin_to_json(pin: BundlePin) -> dict[str, Any]:
-    """The record as JSON."""
+    """Return a pin as JSON for the lock."""
     value: dict[str, Any] = {
         "tool": pin.tool,
         "version": pin.version,
@@ -96,7 +96,7 @@ def bundle_pin_to_json(pin: BundlePin) -> dict[str, Any]:
 
 
 def find_bundle_pin(entry: Entry) -> BundlePin | None:
-    """The bundle that a lock entry pins; None for other kinds of servers. Raises if the record is damaged."""
+    """Return the bundle pin of a lock entry; None if the server is not a bundle. Raises if the pin is damaged."""
     extension = read_extension(entry)
     value = extension.bundle if extension is not None else None
     if value is None:
@@ -104,7 +104,7 @@ def find_bundle_pin(entry: Entry) -> BundlePin | None:
     try:
         return _parse_pin(value)
     except (KeyError, TypeError, AttributeError, PinwardenError) as err:
-        raise PinwardenError("LOCK_INVALID", f"the bundle record of {entry.name[:120]!a} is damaged: {err}") from err
+        raise PinwardenError("LOCK_INVALID", f"the bundle pin of {entry.name[:120]!a} is damaged: {err}") from err
 
 
 def _parse_pin(value: Any) -> BundlePin:

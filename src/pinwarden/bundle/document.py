@@ -32,28 +32,28 @@ class DocumentReader(JsonObject):
 
     @classmethod
     def for_schema(cls, document: Any, schema: str) -> DocumentReader:
-        """A reader of a whole document, whose ``schema_version`` must be ``schema``."""
+        """Create a reader for a whole document, whose ``schema_version`` must be ``schema``."""
         reader = cls(document, schema.partition(".v")[0])
         reader.one_of("schema_version", (schema,))
         return reader
 
     def text(self, name: str) -> str:
-        """A string that is not empty."""
+        """Read a string that is not empty."""
         value = self.string(name)
         if not value or len(value) > _MAX_TEXT:
             self.fail(name, "is empty or too long")
         return value
 
     def timestamp(self, name: str) -> str:
-        """A timestamp with a time zone, as it was written."""
+        """Read a timestamp with a time zone, without converting it."""
         value = self.text(name)
         if parse_timestamp(value) is None:
             self.fail(name, "is not a timestamp with a time zone")
         return value
 
     def cid(self, name: str, prefix: str = DOCUMENT_CID) -> str:
-        """A CID whose text starts with ``prefix``: a document's or a blob's."""
-        self.text(name)  # refuses long texts before they are decoded
+        """Read a CID that starts with ``prefix``, which is `DOCUMENT_CID` or `BLOB_CID`."""
+        self.text(name)  # refuse long texts before decoding them
         value = str(self.parse_string(name, Cid.parse))
         if not value.startswith(prefix):
             self.fail(name, f"is not a CID that starts with {prefix}")
@@ -69,7 +69,7 @@ def read_json(data: bytes) -> Any:
 
 
 def document_error(path: str, problem: str) -> PinwardenError:
-    """The error ``DOCUMENT_INVALID`` for the member at a path."""
+    """Build the error ``DOCUMENT_INVALID`` for the member at a path."""
     return PinwardenError("DOCUMENT_INVALID", f"{path[:200]} {problem}", data={"path": path})
 
 
@@ -91,7 +91,7 @@ _PROFILE_MEMBERS: Mapping[str, str] = {
 
 
 def build_default_profile() -> dict[str, Any]:
-    """The only supported CID profile, with its normalization."""
+    """Build the only supported CID profile, with its normalization."""
     return {**_PROFILE_MEMBERS, "normalization": dict(NORMALIZATION)}
 
 
@@ -106,7 +106,7 @@ def is_supported_profile(profile: Any) -> bool:
 
 
 def read_profile(reader: DocumentReader) -> Mapping[str, Any]:
-    """The CID profile of an object; its members must be strings."""
+    """Read the CID profile of an object; its members must be strings."""
     profile = reader.object("cid_profile")
     for member in _PROFILE_MEMBERS:
         profile.text(member)
@@ -122,7 +122,7 @@ class Signature(Record):
 
 
 def read_signatures(reader: DocumentReader) -> tuple[Signature, ...]:
-    """A document's signatures, at least one. They are not verified."""
+    """Read a document's signatures, at least one, without verifying them."""
     return tuple(_read_signature(signature) for signature in reader.objects("signatures", min_items=1))
 
 
@@ -134,7 +134,7 @@ def _read_signature(reader: DocumentReader) -> Signature:
 
 
 def add_signature(document: Mapping[str, Any], fields: Sequence[str], signer: Signer) -> dict[str, Any]:
-    """The document with a signature added. It replaces an earlier signature by the same key."""
+    """Return the document with a signature added, which replaces an earlier signature by the same key."""
     signature = sign_document(dict(document), fields, signer)
     kept = [given for given in document.get("signatures", []) if given.get("key_id") != signature["key_id"]]
     return {**document, "signatures": [*kept, signature]}

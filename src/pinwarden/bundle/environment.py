@@ -23,33 +23,33 @@ _SECTION = "bundle"
 
 
 def list_tree_rows(entries: Iterable[ManifestEntry]) -> list[TreeFile]:
-    """The manifest's files as rows of an environment; a blob's CID contains its SHA-256."""
+    """Return path, executable bit and SHA-256 of each file. The SHA-256 is part of the blob's CID."""
     return [(entry.path, entry.executable, bytes(Cid.parse(entry.blob_cid))[4:].hex()) for entry in entries]
 
 
 def compute_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
-    """The digest of a bundle's unpacked files."""
+    """Compute the digest of a bundle's unpacked files."""
     return hash_file_list(list_tree_rows(entries))
 
 
 def derive_environment_key(pin: BundlePin) -> str:
-    """The folder name of the environment, derived from what it is built from."""
+    """Return the folder name of a bundle's environment, derived from the bundle's CIDs."""
     return Digest.of_bytes(f"{BUILDER}\n{pin.root_cid}\n{pin.descriptor_cid}".encode()).hex[:40]
 
 
 def find_missing_files(pin: BundlePin, store: Store) -> list[Digest]:
-    """The digests of a bundle's files that are not in the store."""
+    """Return the digests of the bundle's files that are missing from the store."""
     return [digest for digest in (pin.archive, pin.descriptor, pin.manifest) if not store.has(digest)]
 
 
 def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
-    """Check the lock's record of a bundle against the descriptor that was attested and accepted.
+    """Check a bundle pin in the lock against the descriptor that was attested and accepted.
 
     Anyone with write access to a repository can edit a lock and seal it again with wider permissions.
     """
     descriptor = parse_descriptor(_read_stored(pin.descriptor, store))
     if str(document_cid(dict(descriptor.document))) != pin.descriptor_cid:
-        raise PinwardenError("ARTIFACT_MISMATCH", "the stored descriptor is of another bundle than the locked one")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the stored descriptor belongs to another bundle than the lock pins")
     pinned = (pin.tool, pin.version, pin.root_cid, pin.runtime, pin.target, pin.policy)
     if pinned != (
         descriptor.name,
@@ -61,7 +61,7 @@ def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
     ):
         raise PinwardenError(
             "LOCK_TAMPERED",
-            f"the lock's record of {pin.tool[:80]!a} differs from the accepted descriptor",
+            f"the lock's pin of {pin.tool[:80]!a} differs from the accepted descriptor",
             data={
                 "described": {
                     "target": descriptor.target,
@@ -83,22 +83,22 @@ def build_environment(folder: Path, pin: BundlePin, store: Store) -> None:
     )
     documents = check_documents(descriptor, manifest)
     if (documents.root_cid, documents.descriptor_cid) != (pin.root_cid, pin.descriptor_cid):
-        raise PinwardenError("ARTIFACT_MISMATCH", "the stored documents are of another bundle than the locked one")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the stored documents belong to another bundle than the lock pins")
     entries = documents.manifest.entries
     contents = check_archive(documents.descriptor, documents.manifest, archive)
     if compute_tree_digest(entries) != pin.tree:
-        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle's files are not the locked ones")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle's files differ from the files in the lock")
     unpack(entries, contents, folder / TREE)
     write_manifest(folder, {_SECTION: list_tree_rows(entries)})
 
 
 def find_tree_problem(folder: Path, pin: BundlePin) -> str | None:
-    """The first problem of a built environment; None if it is unchanged."""
+    """Return the first problem of a built environment; None if the environment is unchanged."""
     return audit_tree(folder, {_SECTION: frozenset([pin.tree.raw])}, [_SECTION])
 
 
 def build_start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, ...]:
-    """The command line that starts a bundle's server, including its runtime."""
+    """Return the command line that starts a bundle's server, including its runtime."""
     entry = folder / TREE / pin.entry_path
     if not entry.is_file() or entry.is_symlink():
         raise PinwardenError("PROGRAM_UNKNOWN", f"the bundle's entry point is missing: {pin.entry_path[:120]!a}")
@@ -114,12 +114,12 @@ def build_start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple
 
 
 def list_readable_folders(pin: BundlePin) -> tuple[str, ...]:
-    """Folders outside the bundle that the server must be able to read."""
+    """Return the folders outside the bundle that the server must be able to read."""
     return (sys.base_prefix,) if pin.runtime == "python" else ()
 
 
 def _build_deno_options(pin: BundlePin) -> tuple[str, ...]:
-    """Deno's own permission options, for the accepted permissions."""
+    """Return Deno's permission options for the accepted permissions."""
     allowed = ["run", "--no-prompt", "--allow-env"]
     allowed += ["--allow-net"] if pin.policy.network == "allow" else []
     allowed += ["--allow-read"] if pin.policy.filesystem != "deny" else []

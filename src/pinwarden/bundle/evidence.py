@@ -54,14 +54,14 @@ def parse_documents(named: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def get_member(value: Any, *path: str) -> Any:
-    """The value at a path of member names; None if a member on the path is missing."""
+    """Return the value at a path of member names; None if a member on the path is missing."""
     for name in path:
         value = value.get(name) if type(value) is dict else None
     return value
 
 
 def get_list(value: Any, name: str) -> list[Any]:
-    """The list in a member; an empty list if the member is missing or no list."""
+    """Return the list in a member; an empty list if the member is missing or is not a list."""
     items = get_member(value, name)
     return items if type(items) is list else []
 
@@ -75,13 +75,15 @@ def is_same_json(left: Any, right: Any) -> bool:
 
 
 _MAX_SIGNATURES = 64
-"""Signatures verified per document. Each takes about 0.1 ms, and a document of a megabyte could contain thousands."""
+"""The maximum number of signatures that are verified per document. Verifying one takes about 0.1 ms, and a document of
+one megabyte could contain thousands.
+"""
 
 
 def find_trusted_signers(
     document: Any, find_key: Callable[[Any], TrustedKey | None], required_fields: Sequence[str], *, literal: bool
 ) -> list[TrustedKey]:
-    """The trusted keys with a valid signature over all required fields, in signature order.
+    """Return the trusted keys with a valid signature over all required fields, in signature order.
 
     Literal mode looks only at the first signature, whatever fields it covers.
     """
@@ -107,11 +109,11 @@ def _covers_fields(signature: Any, required_fields: Sequence[str]) -> bool:
 
 
 _MAX_CLAIMS = 256
-"""Claims read per attestation; one is enough to attest a bundle."""
+"""The maximum number of claims that are read per attestation. One claim is enough to attest a bundle."""
 
 
 class ValidAttestation(Record):
-    """One integrity claim that passed every check: its issuer's key and role."""
+    """The key and role of the issuer of an integrity claim that passed every check."""
 
     key_id: str
     role: str
@@ -122,7 +124,7 @@ class _NotCounted(Exception):  # noqa: N818  # not an error
 
 
 def find_valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
-    """The valid integrity claims, in order. Raises ATTESTATION_EXPIRED if a claim of a trusted key has expired."""
+    """Return the valid integrity claims. Raises ATTESTATION_EXPIRED if a claim of a trusted key has expired."""
     valid: list[ValidAttestation] = []
     not_counted: list[str] = []
     for index, data in enumerate(request.attestations, 1):
@@ -173,7 +175,7 @@ def _check_subject(document: Any, pointer: dict[str, Any], *, literal: bool) -> 
     subject = get_member(document, "subject")
     for name in ("root_cid",) if literal else ("root_cid", "descriptor_cid", "cid_profile"):
         if not is_same_json(get_member(subject, name), pointer.get(name)):
-            raise _NotCounted(f"its {name} is of another bundle")
+            raise _NotCounted(f"its {name} belongs to another bundle")
 
 
 def _iter_integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
@@ -191,11 +193,11 @@ def _validate_claim(
         _check_issuer(key_id, role, signers)
     _check_expiry(claim, request)
     if get_member(claim, "payload", "verified_root_cid") != pointer.get("root_cid"):
-        raise _NotCounted("its verified_root_cid is of another bundle")
+        raise _NotCounted("its verified_root_cid belongs to another bundle")
     if not request.literal:
         verified = get_member(claim, "payload", "verified_descriptor_cid")
         if verified not in (None, pointer.get("descriptor_cid")):
-            raise _NotCounted("its verified_descriptor_cid is of another descriptor")
+            raise _NotCounted("its verified_descriptor_cid belongs to another descriptor")
     return ValidAttestation(key_id=str(key_id), role=str(role))
 
 

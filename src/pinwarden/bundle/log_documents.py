@@ -310,7 +310,7 @@ KEY_CHANGE_SIGNED_FIELDS = (
 )
 MAX_KEY_CHANGES_BYTES = 1024 * 1024
 MAX_KEY_CHANGES = 500
-"""Enough for a new key every month for forty years."""
+"""The maximum number of key changes in a log: a new key every month for forty years."""
 
 
 class KeyChange(Record):
@@ -327,7 +327,7 @@ class KeyChange(Record):
 
     @property
     def leaf(self) -> bytes:
-        """The log leaf of this key change."""
+        """The leaf of this key change in the log."""
         return encode_leaf(self.document)
 
 
@@ -389,6 +389,6 @@ def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
     for before, change in zip((None, *changes), changes, strict=False):
         is_next = before is None or (before.new == change.old and before.seq < change.seq)
         if change.log_id != log_id or not is_next or change.new in seen:
-            reader.fail("changes", "are not one sequence of key changes of this log")
+            reader.fail("changes", "must be one sequence of key changes of this log")
         seen.add(change.old)
     return changes

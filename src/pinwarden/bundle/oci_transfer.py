@@ -49,7 +49,7 @@ class OciNetwork:
         self._settings = settings
 
     def endpoint(self, reference: ImageReference) -> ServiceEndpoint:
-        """The registry endpoint of a reference."""
+        """Return the registry endpoint of a reference."""
         return find_registry_endpoint(reference, self._settings, configured_by="argument")
 
 
@@ -63,7 +63,7 @@ class BundleParts(Record):
     manifest: bytes = field(repr=False)
     attestations: tuple[bytes, ...] = field(default=(), repr=False)
     pointer: bytes | None = field(default=None, repr=False)
-    """The signed pointer document of a bundle registry, if it was pushed along."""
+    """The signed pointer document of a bundle registry; None if the bundle was pushed without it."""
 
 
 class PulledBundle(Record):
@@ -79,7 +79,7 @@ class PulledBundle(Record):
 def push_bundle(
     files: BundleFiles, attestations: Sequence[Path], signed_pointer: Path | None, address: str, net: OciNetwork
 ) -> Report:
-    """The report of ``pinwarden bundle push``. The bundle is verified first."""
+    """Run ``pinwarden bundle push``, which verifies the bundle before it pushes it."""
     opened = open_files(files)
     documents = opened.documents
     parts = BundleParts(
@@ -120,7 +120,7 @@ def push_bundle(
 
 
 def _check_attached_documents(parts: BundleParts, opened: OpenedBundle) -> None:
-    """Attestations and pointer must be about this bundle. Their signatures are not verified."""
+    """Check that attestations and pointer are about this bundle. Their signatures are not verified."""
     documents = opened.documents
     for attestation in map(parse_attestation, parts.attestations):
         if (attestation.root_cid, attestation.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
@@ -171,7 +171,7 @@ class PullOptions(Record):
 
 
 def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
-    """The report of ``pinwarden bundle pull``.
+    """Run ``pinwarden bundle pull`` in these steps:
 
     1. Download the bundle and verify every byte.
     2. Decide whether to accept it, if the options contain trust and policy.
@@ -300,7 +300,7 @@ def _build_pull_report(  # noqa: PLR0913, PLR0917  # each is part of the report
 
 
 def pull_parts(registry: OciRegistry) -> PulledBundle:
-    """Pull the bundle of a reference. Its bytes match the digests; whether to accept it is not decided here."""
+    """Pull the bundle that a reference names, and verify its digests. This does not decide whether to accept it."""
     reference = registry.reference
     document = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:

@@ -29,7 +29,7 @@ from pinwarden.system.files import write_atomically
 
 
 class PackOptions(Record):
-    """What to pack, and how."""
+    """The folder to pack, and the options of ``pinwarden bundle pack``."""
 
     folder: Path
     output: Path
@@ -41,7 +41,7 @@ class PackOptions(Record):
 
 
 class PackedBundle(Record):
-    """A bundle in memory."""
+    """A packed bundle in memory, before its files are written."""
 
     descriptor: Mapping[str, Any]
     manifest: Mapping[str, Any]
@@ -57,7 +57,7 @@ class PackedBundle(Record):
 
 
 def pack(options: PackOptions) -> Report:
-    """The report of ``pinwarden bundle pack``."""
+    """Run ``pinwarden bundle pack``: pack a folder, and write the bundle's three files."""
     if options.output.resolve().is_relative_to(options.folder.resolve()):
         raise PinwardenError(
             "USAGE",
@@ -89,7 +89,7 @@ def pack_folder(options: PackOptions) -> PackedBundle:
     1. Read the server's manifest (server.json) and every file.
     2. List the files by CID; the list's own CID is the root CID.
     3. Write the files into an archive.
-    4. Describe it; the manifest links to the descriptor's CID.
+    4. Build the descriptor, and link the manifest to the descriptor's CID.
     """
     tree = read_tree(options.folder)
     server = _read_server_manifest(tree)
@@ -107,7 +107,7 @@ def pack_folder(options: PackOptions) -> PackedBundle:
     descriptor = descriptor_to_json(described)
     for member, more in build_descriptor_extras(server).items():
         descriptor[member].update(more)
-    descriptor_from_json(descriptor)  # raises if the descriptor could not be read back
+    descriptor_from_json(descriptor)  # raises if the built descriptor is not valid
     descriptor_cid = str(document_cid(descriptor))
     return PackedBundle(
         descriptor=descriptor,

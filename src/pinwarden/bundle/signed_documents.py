@@ -21,7 +21,7 @@ from pinwarden.system.files import read_file, write_atomically
 
 
 class AttestOptions(Record):
-    """What to attest, as whom, and where to write the attestation."""
+    """The bundle to attest, the attester's key and role, and the file to write."""
 
     files: BundleFiles
     signer: Signer
@@ -36,7 +36,7 @@ class AttestOptions(Record):
 
 
 def attest(options: AttestOptions) -> Report:
-    """The report of ``pinwarden attest``.
+    """Run ``pinwarden attest`` in these steps:
 
     1. Open the bundle and verify every byte.
     2. Create the claims.
@@ -65,7 +65,7 @@ def attest(options: AttestOptions) -> Report:
 
 
 def make_attestation(documents: BundleDocuments, options: AttestOptions) -> dict[str, Any]:
-    """A signed attestation of a verified bundle."""
+    """Create a signed attestation of a verified bundle."""
     expires, now = parse_timestamp(options.expires), parse_timestamp(options.now)
     if options.expires is not None and (expires is None or now is None or expires <= now):
         raise PinwardenError("USAGE", f"{options.expires[:80]!a} is not a timestamp in the future with a time zone")
@@ -74,7 +74,7 @@ def make_attestation(documents: BundleDocuments, options: AttestOptions) -> dict
         documents.root_cid, documents.descriptor_cid, documents.descriptor.cid_profile, claims
     )
     document = add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, options.signer)
-    attestation.attestation_from_json(document)  # raises if it could not be read back
+    attestation.attestation_from_json(document)  # raises if the signed attestation is not valid
     return document
 
 
@@ -109,7 +109,7 @@ _PARSERS = {
 
 
 def sign_file(path: Path, signer: Signer, output: Path) -> Report:
-    """The report of ``pinwarden sign``. The document must be valid for its schema."""
+    """Run ``pinwarden sign``, which adds a signature to a document. The document must be valid for its schema."""
     document = read_json(read_file(path, DOCUMENT_LIMITS.max_bytes))
     schema = document.get("schema_version") if isinstance(document, dict) else None
     if schema not in SIGNED_FIELDS:

@@ -90,7 +90,7 @@ def _run_path_check(check: Callable[[str], object], path: str) -> None:
 
 
 def _read_source_file(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, int]:
-    """The bytes and mode of the opened file: a link or pipe may have replaced it since the folder was listed."""
+    """Return the bytes and mode of a file. Raises if a link or pipe has replaced it since the folder was listed."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         with os.fdopen(os.open(entry.path, flags), "rb") as stream:

@@ -29,7 +29,7 @@ _MAX_WINDOW = 1 << 27  # the default limit of the zstd program
 
 
 def build_stored_frame(data: bytes) -> bytes:
-    """One frame of raw blocks (RFC 8878, section 3.1.1.2), without compression."""
+    """Build one frame of raw blocks (RFC 8878, section 3.1.1.2), without compression."""
     parts = [_MAGIC + _STORED_HEADER + len(data).to_bytes(8, "little")]
     for offset in range(0, max(len(data), 1), ZSTD_BLOCK):
         block = data[offset : offset + ZSTD_BLOCK]
@@ -48,7 +48,7 @@ class StoredFrame:
 
     @classmethod
     def parse(cls, data: bytes) -> StoredFrame | None:
-        """None if the data is not a frame as `build_stored_frame` writes it."""
+        """Parse a frame. Returns None unless `build_stored_frame` could have written it."""
         size = int.from_bytes(data[6:_FIRST_BLOCK], "little")
         blocks = -(-size // ZSTD_BLOCK) or 1
         if data[:6] != _MAGIC + _STORED_HEADER or len(data) != _FIRST_BLOCK + size + 3 * blocks:
@@ -63,7 +63,7 @@ class StoredFrame:
         return _FIRST_BLOCK + 3 + 3 * block
 
     def read(self, start: int, stop: int) -> memoryview | bytes:
-        """A slice of the content."""
+        """Return a slice of the content."""
         stop = min(stop, self.size)
         cuts = [start, *range((start // ZSTD_BLOCK + 1) * ZSTD_BLOCK, stop, ZSTD_BLOCK), stop]
         spans = ((first, last, self.shift(first // ZSTD_BLOCK)) for first, last in pairwise(cuts))
@@ -72,7 +72,7 @@ class StoredFrame:
 
 
 def build_compressed_frame(data: bytes) -> bytes:
-    """One frame at the library's highest compression level."""
+    """Build one frame at the library's highest compression level."""
     import zstandard
 
     return zstandard.ZstdCompressor(level=19, threads=0).compress(data)
@@ -98,7 +98,7 @@ ZstdBlock = tuple[int, int, int]
 
 
 def _parse_blocks(data: bytes, most_blocks: int) -> list[ZstdBlock]:
-    """The blocks of a frame. Raises ARCHIVE_UNSAFE if the data is not exactly one complete frame."""
+    """Return the blocks of a frame. Raises ARCHIVE_UNSAFE if the data is not exactly one complete frame."""
     descriptor = data[4] if len(data) > 4 else 0
     single = descriptor >> 5 & 1
     offset = 5 + (1 - single) + _DICTIONARY_BYTES[descriptor & 3] + (_SIZE_BYTES[descriptor >> 6] or single)
@@ -117,7 +117,7 @@ def _parse_blocks(data: bytes, most_blocks: int) -> list[ZstdBlock]:
 
 
 def _join_raw_blocks(data: bytes, frame: list[ZstdBlock]) -> bytes:
-    """The content of a stored frame. Its checksum is ignored: every file is verified by its CID."""
+    """Return the content of a stored frame. Its checksum is ignored, because every file is verified by its CID."""
     view = memoryview(data)
     return b"".join(view[start:end] for _, start, end in frame)
 
@@ -159,7 +159,7 @@ def write_tar(files: Iterable[TarInput]) -> bytes:
 
 
 def build_tar_headers(path: str, size: int, executable: bool) -> bytes:
-    """The header blocks of a file, as `write_tar` writes them."""
+    """Build the header blocks of a file, as `write_tar` writes them."""
     name, mode = path.encode(), _EXECUTABLE_MODE if executable else _PLAIN_MODE
     if len(name) <= 100 and path.isascii():
         return _build_header(name, size, mode, _FILE_TRAILER)
@@ -186,7 +186,7 @@ _TRAILER_SUMS = {rest[0]: sum(b" " * 8 + rest) for rest in (_FILE_TRAILER, _PAX_
 
 
 def _build_pax_record(key: bytes, value: bytes) -> bytes:
-    """``<length> key=value`` and a newline; the length includes its own digits."""
+    """Build ``<length> key=value`` and a newline. The length includes its own digits."""
     rest = b" %b=%b\n" % (key, value)
     length = len(rest)
     while len(b"%d" % length) + len(rest) != length:
@@ -199,6 +199,6 @@ def _build_padding(size: int) -> bytes:
 
 
 def estimate_max_tar_bytes(sizes: Iterable[tuple[str, int]]) -> int:
-    """The largest size of a tar file with these paths and sizes, allowing for the headers of other writers."""
+    """Return the largest size of a tar file with these paths and sizes, including the headers of other writers."""
     rows = list(sizes)
     return sum(size + 4 * len(path) + 8 * BLOCK for path, size in rows) + 64 * BLOCK

@@ -47,11 +47,11 @@ class Trust(Record):
     known_keys: tuple[TrustedKey, ...] = ()
 
     def find_registry_key(self, key_id: Any) -> TrustedKey | None:
-        """The registry key with this id."""
+        """Return the registry key with this id."""
         return _find_key(self.registry_keys, key_id)
 
     def find_attestation_key(self, key_id: Any) -> TrustedKey | None:
-        """The attestation key with this id."""
+        """Return the attestation key with this id."""
         return _find_key(self.known_keys, key_id)
 
 
@@ -75,7 +75,7 @@ def _read_keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
         trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(reader.items(member, default=[]))
     )
     if len({key.key_id for key in keys}) != len(keys):
-        reader.fail(member, "has a key twice")
+        reader.fail(member, "lists a key twice")
     return keys
 
 
@@ -92,7 +92,7 @@ def trusted_key_from_json(value: Any, path: str) -> TrustedKey:
 
 
 def trusted_key_to_json(trusted: TrustedKey) -> dict[str, Any]:
-    """A key as a row of a trust file."""
+    """Return a key as an object of a trust file."""
     return {
         "key_id": trusted.key_id,
         "alg": "ed25519",
@@ -111,7 +111,7 @@ def _trust_error(path: str, problem: str) -> PinwardenError:
 
 _PERMISSION_VALUES = {
     "network": ("deny", "allow"),
-    "filesystem": ("deny", "read_only", "read_write", "allow"),  # the last two are synonyms
+    "filesystem": ("deny", "read_only", "read_write", "allow"),  # read_write and allow are the same
     "exec": ("deny", "allow"),
 }
 
@@ -213,7 +213,7 @@ class TrustStore(Record):
         )
 
     def find_registry(self, key_id: str) -> TrustedRegistry | None:
-        """The registry whose pointers this key signs, without revoked witnesses.
+        """Return the registry whose pointers this key signs, without revoked witnesses.
 
         ``witnesses_needed`` stays the same: revoking a witness must not lower the quorum.
         """
@@ -221,9 +221,9 @@ class TrustStore(Record):
         return None if registry is None else replace(registry, witnesses=self.without_revoked(registry.witnesses))
 
     def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
-        """The witnesses whose key is not revoked.
+        """Return the witnesses whose keys are not revoked.
 
-        Their earlier cosignatures do not count either, because a thief could backdate a cosignature.
+        Earlier cosignatures of a revoked witness do not count either, because a stolen key can sign with any date.
         """
         return tuple(witness for witness in witnesses if not self.find_revoked_key(witness.key.did))
 
@@ -282,20 +282,20 @@ def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
 def apply_key_changes(
     store: TrustStore, log: NoteKey, replaced: Iterable[ReplacedKey], present: PublicKey
 ) -> TrustStore:
-    """Replace the log key of a registry by the newest key in its log, and its pointer key if it was the same key.
+    """Replace a registry's log key by the newest key in its log. If the pointer key was the same key, replace it too.
 
-    Raises if the new key is revoked or already trusted for something else.
+    Raises if the new key is revoked or already trusted for another purpose.
     """
     check_not_revoked(store, present.did)
     old = next((registry for registry in store.registries if registry.log == log), None)
     if old is None:
-        return store  # another process did it first, or the registry was removed
+        return store  # another process replaced the key first, or the registry was removed
     key = replace(old.key, key=present) if old.key.key == log.key else old.key
     if any(key.key_id == known.key_id for known in store.trust.known_keys) or any(
         registry is not old and key.key_id == registry.key.key_id for registry in store.registries
     ):
         _refuse_usage(
-            f"{key.key_id} is already trusted for something else; it cannot be the new key of "
+            f"{key.key_id} is already trusted for another purpose; it cannot be the new key of "
             f"{old.key.name or log.name}"
         )
     recorded = {record.key_id: record for record in old.replaced_keys}
@@ -388,7 +388,7 @@ def _refuse_usage(problem: str) -> NoReturn:
 
 
 def encode_trust_store(store: TrustStore) -> bytes:
-    """The file's bytes, including a digest that detects damage."""
+    """Encode the trust store as a file, with a digest that detects damage."""
     document = {
         "format": FORMAT,
         "trusted_registry_keys": [_registry_to_json(registry) for registry in store.registries],
@@ -424,7 +424,7 @@ def _registry_to_json(registry: TrustedRegistry) -> dict[str, Any]:
 
 
 def parse_trust_store(data: bytes) -> TrustStore:
-    """Parse the file. Raises ``TRUST_INVALID`` if it is damaged; it is never treated as empty."""
+    """Parse the trust store's file. Raises ``TRUST_INVALID`` if the file is damaged."""
     try:
         return _parse_store(read_json(data))
     except PinwardenError as err:

@@ -21,7 +21,7 @@ POLICY_NAME = "installer-policy.json"
 
 
 def trust_path(home: Path, variables: Mapping[str, str]) -> Path:
-    """The path of the trust store: ``PINWARDEN_TRUST``, or in the user's configuration folder."""
+    """Return the path of the trust store: ``PINWARDEN_TRUST``, or a file in the user's configuration folder."""
     named = variables.get(TRUST_VARIABLE)
     if named:
         return Path(named)
@@ -30,12 +30,12 @@ def trust_path(home: Path, variables: Mapping[str, str]) -> Path:
 
 
 def policy_path(trust: Path) -> Path:
-    """The path of the installer policy, next to the trust store."""
+    """Return the path of the installer policy, which is next to the trust store."""
     return trust.with_name(POLICY_NAME)
 
 
 def log_state_path(trust: Path, log: NoteKey) -> Path:
-    """The path of the last seen state of a log. A log under another key is another log."""
+    """Return the path of a log's last seen state. After a key change, the state has another path."""
     return trust.parent / "logs" / f"{Digest.of_bytes(str(log).encode()).hex[:40]}.json"
 
 

@@ -4,6 +4,6 @@ Start with `session/`, which decides about every message without I/O. `guard.py`
 server; `gates/` has the rules. The transports `stdio.py` and `http/` read messages, pass them to the session, record
 its decisions (`recorder.py`, `audit/`), and send the output. `store/` and `review.py` handle pending reviews.
 
-Pure: `session/`, `gates/`, `audit/event.py`, and `guard.py`, except that the guard reads the approvals again.
+Pure modules: `session/`, `gates/` and `audit/event.py`. `guard.py` is pure too, except that it reloads approvals.
 Only `cli` may import this package.
 """

@@ -98,7 +98,7 @@ def _read_file_stamp(path: Path) -> _Stamp | None:
 
 
 _REFRESH_SECONDS = 0.25  # between queries
-_RETRY_SECONDS = 5.0  # between queries while the database is unavailable, because calls wait for each one
+_RETRY_SECONDS = 5.0  # between queries while the database is unavailable; longer, because calls wait for each query
 
 
 class FirstUseApprovals:

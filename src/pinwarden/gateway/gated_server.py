@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pinwarden.project.server_start import PreparedStart
     from pinwarden.system.service_log import LogFormat, LogLevel
 
-_GATHER_SECONDS = 1.0  # one client needs few large commits; until then the journal keeps the events
+_GATHER_SECONDS = 1.0  # a single client needs only a few large commits; the journal keeps the events until the next one
 _LOG_FLUSH_SECONDS = 2.0  # how long shutdown waits until the last log lines are written to stderr
 _SWITCH_SECONDS = 0.0005  # Python's default of 5 ms would delay messages while the audit log's thread runs
 

@@ -48,7 +48,7 @@ class SessionLimits(Record):
     max_deferred: int = 1_000
     """Maximum number of messages that wait for a list."""
     max_deferred_bytes: int = 160 * 1024 * 1024
-    """Maximum size of all messages that wait for a list: one of the largest size, and some others."""
+    """Maximum size of all messages that wait for a list: one message of the maximum size and some smaller ones."""
     max_unwritten_bytes: int = 192 * 1024 * 1024
     """Maximum size of the messages queued for a client or server that does not read. Beyond that, the gateway kills the
     server. The limit is above ``max_deferred_bytes``, so that all deferred messages fit."""
@@ -130,7 +130,7 @@ class Guard:
         self.refuses_subscriptions = False
         """Whether the server responded that it does not support subscriptions to ``list_changed`` notifications."""
         self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
-        """By list, how often a change was announced to all sessions."""
+        """How often a change was announced to all sessions, by list."""
         self.tasks = TaskRegistry()
         self._source = source
         self._lock = Lock()

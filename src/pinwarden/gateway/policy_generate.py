@@ -46,7 +46,7 @@ _KEY_OF = {kind.entity: kind.key for kind in ITEM_KINDS}
 
 
 _NOTHING_OBSERVED = "no observations yet; use the servers through pinwarden run or pinwarden gateway for a while first"
-_ELSEWHERE = "of servers of the same name left out, because only other projects blocked them; --all includes them"
+_ELSEWHERE = "left out, because only other projects, with a server of the same name, blocked them; --all includes them"
 
 
 class GeneratedPolicy(Record):
@@ -195,7 +195,7 @@ def _render_totals(allowed: Sequence[Observation]) -> str:
 
 
 def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list[Observation], int]:
-    """Return the observations, and how many definitions of covered servers only other projects observed."""
+    """Return the observations, and the number of definitions of covered servers that only other projects observed."""
     uses = _UsageIndex(state)
     reviews: _Reviews = {}
     for review in state.reviews.select(STATES):  # several locks may have reviews of the same content

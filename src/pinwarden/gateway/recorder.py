@@ -116,7 +116,7 @@ class LoopRecorder:
         self._recorder.record(output)
 
     def record_uncounted(self, output: SessionOutput) -> None:
-        """`record` for other threads. `count` the output on the event loop afterwards."""
+        """Record an output on another thread. Call `count` with it on the event loop afterwards."""
         self._recorder.record(output)
 
     async def record_durably(self, output: SessionOutput) -> None:

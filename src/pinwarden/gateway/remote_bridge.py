@@ -1,7 +1,7 @@
 """Relay a client's stdio to a remote server: one message per line in, HTTP requests out, and the responses back.
 
-``pinwarden run`` starts this module as the server process of a remote address, so that the stdio gateway decides about
-its messages as about those of any other server::
+``pinwarden run`` starts this module as the server process of a remote address, so that the stdio gateway checks its
+messages like those of any other server::
 
     client <-stdio-> pinwarden run NAME <-stdio-> this process <-HTTP-> remote server
 
@@ -99,7 +99,7 @@ class RemoteBridge:
         self._options = options
         self._output = output
         self._may_be_sse = transport == "auto"
-        """Whether the server may still turn out to speak HTTP+SSE: until it responded to the first request."""
+        """Whether the server may still be an HTTP+SSE server. False after its first response."""
         self._sse = SseTransport(options, _unlimited_budget()) if transport == "sse" else None
         self._session: dict[str, str] = {}
         """The headers of the session: its id and the revision that ``initialize`` agreed on."""
@@ -243,7 +243,7 @@ class RemoteBridge:
 
     @contextmanager
     def _client(self) -> Iterator[HttpClient]:
-        """A client that no other thread uses. After a failure its connection is closed."""
+        """Yield an HTTP client that no other thread uses, and close its connection after a failure."""
         try:
             client = self._idle.get_nowait()
         except Empty:
@@ -281,7 +281,7 @@ class RemoteBridge:
     # HTTP+SSE
 
     def _is_sse_server(self, response: HttpResponse) -> bool:
-        """Whether the server refused the first post in the way of a server that has only the older transport."""
+        """Whether the response to the first POST shows that the server supports only HTTP+SSE."""
         first, self._may_be_sse = self._may_be_sse, False
         refused = 400 <= response.status < 500 and response.status not in _DENIED
         return first and refused and response.content_type != "application/json"
@@ -371,7 +371,7 @@ def _status_problem(status: int) -> str:
 
 
 def _unlimited_budget() -> ProbeBudget:
-    """A session has no end, so only single messages are limited."""
+    """Create a budget without a total limit, because a session can last forever. Single messages are still limited."""
     return ProbeBudget(_LIMITS, TIMEOUT_MAX / 2)
 
 

@@ -87,7 +87,7 @@ def _content_key(decision: Review | StoredApproval) -> _ContentKey:
 
 
 def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
-    """Return, by definition, the running gateways that have a server of that name but do not apply the approval."""
+    """Return the running gateways that have a server of that name but do not apply the approval, by definition."""
     places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_content_key(approval), []).extend(follower.place for follower in followers)
@@ -100,7 +100,7 @@ def _build_not_followed(review: Review, unapplied: Mapping[_ContentKey, Sequence
 
 
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
-    """Return the report of ``pinwarden review show``: what approving would change."""
+    """Return a review, and the report of ``pinwarden review show`` about the changes that approving it would cause."""
     review = state.reviews.find(name)
     baseline = _open_baseline(state, project, review.server, review.baseline)
     key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
@@ -110,7 +110,7 @@ def show_review(state: GatewayState, project: Project, name: str) -> tuple[Revie
 def find_pending_reviews(state: GatewayState, server: str, lock: Path | None) -> tuple[Review, ...]:
     """Return the changes of a server that a gateway blocked and that can be approved.
 
-    They are those of the server in one lock; without a lock, those of every server of that name.
+    With ``lock``, only changes of the server in that lock; otherwise changes of every server of that name.
     """
     name, baseline = make_storable_name(server), None if lock is None else name_lock_baseline(lock)
     return tuple(
@@ -123,7 +123,7 @@ def find_pending_reviews(state: GatewayState, server: str, lock: Path | None) ->
 def compare_reviews(
     state: GatewayState, project: Project, reviews: Sequence[Review]
 ) -> tuple[tuple[Change, ...], tuple[Row, ...]]:
-    """Return what approving these reviews of one server and baseline would change, and the scan warnings about it."""
+    """Return the changes and scan warnings that approving these reviews of one server and baseline would cause."""
     baseline = _open_baseline(state, project, reviews[0].server, reviews[0].baseline)
     changes: dict[str, Change] = {}
     warnings: dict[Row, None] = {}
@@ -135,10 +135,10 @@ def compare_reviews(
 
 
 def settle_reviews(state: GatewayState, project: Project, server: str, approver: Approver, now: str) -> int:
-    """Approve the pending reviews whose definition the lock approves by now. Returns their number.
+    """Approve pending reviews whose definition the lock already approves. Returns their number.
 
-    An approval of the whole surface covers what a gateway blocked. This records it in the audit log, and shares it with
-    other gateways.
+    Approving a whole surface in the lock also approves definitions that a gateway blocked. This function records these
+    approvals in the audit log, and shares them with other gateways.
     """
     pending = find_pending_reviews(state, server, project.lock)
     if not pending:
@@ -261,12 +261,12 @@ def _build_follower_notes(
         verb = "applies" if len(following) == 1 else "apply"
         gateways = f"{plural(len(following), 'other gateway')} with the database {state.display_name}"
         notes.append(f"{gateways} {verb} it within seconds; pinwarden review list shows it until then")
-        notes += [f"applies: {place}" for place in following[:_MAX_PLACES]]
+        notes += [f"{place} applies it" for place in following[:_MAX_PLACES]]
     else:
         notes.append(f"no other running gateway with the database {state.display_name} has this server")
     for place in not_following[:_MAX_PLACES]:
         notes.append(
-            f"does not apply, because it has another server of this name or runs with --approvals lock: {place}"
+            f"{place} does not apply it, because it has another server of this name or runs with --approvals lock"
         )
     return tuple(notes)
 

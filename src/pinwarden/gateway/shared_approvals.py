@@ -4,8 +4,8 @@ Approving a change on one host writes the lock of that host and the shared datab
 approval if it has the same server (not just a server of the same name), and if its own lock approves the definition
 that the change replaced. Otherwise only its lock counts.
 
-While the database is unavailable, the known approvals still apply. If a row does not match its name, the gateway blocks
-everything from that server.
+While the database is unavailable, the known approvals still apply. If a row in the database does not match its name,
+the gateway blocks everything from that server.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SharedApprovals:
         self._failures: dict[str, PinwardenError] = {}
         self._refused: dict[str, str] = {}
         self._applied: dict[str, int] = {}
-        """By server, the sequence number of the last decision that was applied."""
+        """The sequence number of the last decision that was applied, by server."""
         self._sequence = 0
         self._change: ChangeMark | None = None
         self._reported: tuple[object, ...] = ()
@@ -203,7 +203,7 @@ class SharedApprovals:
 def _apply_approvals(
     approved: Surface, approvals: Sequence[StoredApproval]
 ) -> tuple[Surface, list[str], list[StoredApproval]]:
-    """Apply approvals in order, repeatedly, because an approval may build on a later one.
+    """Apply approvals in order, several times, because an approval may replace a definition that a later one approves.
 
     Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
     """

@@ -202,7 +202,7 @@ class GatewayState:
         )
 
     def _record_checked(self, server: str, baseline: str) -> None:
-        """Remember for ``pinwarden status`` that a locked server was compared with its approvals now."""
+        """Store for ``pinwarden status`` that a locked server was just compared with its approvals."""
         from pinwarden.project.last_checked import record_checked
 
         moment = time.monotonic()
@@ -213,7 +213,7 @@ class GatewayState:
 
 
 def open_state(project: Project, url: str | None = None) -> GatewayState:
-    """Return the state of this user. ``PINWARDEN_STATE`` and ``PINWARDEN_DATABASE`` can name another one."""
+    """Return this user's state. ``PINWARDEN_STATE`` and ``PINWARDEN_DATABASE`` can name another folder and database."""
     return GatewayState(
         find_state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
     )

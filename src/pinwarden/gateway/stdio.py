@@ -48,7 +48,7 @@ _BOTH_SIDES = ("client", "server")
 
 
 class RelayPhase(IntEnum):
-    """How far the shutdown of a relay has come. A relay can skip phases but never goes back."""
+    """The progress of a relay's shutdown. A relay can skip phases but never goes back."""
 
     RELAYING = 0
     """Messages pass in both directions."""
@@ -61,7 +61,7 @@ class RelayPhase(IntEnum):
 
 
 class RelayState:
-    """The phase of a relay, and how many of its threads may release deferred messages. Thread-safe."""
+    """The phase of a relay, and the number of its threads that may release deferred messages. Thread-safe."""
 
     def __init__(self) -> None:
         self.phase = RelayPhase.RELAYING
@@ -71,7 +71,7 @@ class RelayState:
         self._changed = Condition()
 
     def advance(self, phase: RelayPhase) -> None:
-        """Enter a phase. Does nothing if the relay is already further."""
+        """Enter a phase. Does nothing if the relay has already passed that phase."""
         with self._changed:
             self.phase = max(self.phase, phase)
             self._changed.notify_all()
@@ -93,11 +93,11 @@ class StdioRelay:
     The relay ends in these steps (`RelayPhase`). If the server exits first, only the last step remains.
 
     1. The client's input ends, or the gateway disconnects the client.
-    2. The server gets the messages that were deferred until a list arrived. Then the gateway closes the server's input.
-       The gateway waits for lists no longer than the list timeout.
+    2. The server gets the messages that were deferred until a list arrived, at the latest after the list timeout. Then
+       the gateway closes the server's input.
     3. The server exits, or is killed after ``_GRACE_SECONDS``.
-    4. The server's output ends, and the client gets the rest of it. A process outside the server's process group can
-       keep the output open; the relay does not wait for that process.
+    4. The server's output ends, and the client gets the rest of it. If a process outside the server's process group
+       keeps the output open, the relay does not wait for that process.
     """
 
     def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
@@ -170,7 +170,7 @@ class StdioRelay:
     def _running_session(self) -> Iterator[None]:
         """Keep the server's input open while the session runs in this block, because it may release deferred messages.
 
-        After the client disconnected, the last block without deferred messages left closes the server's input.
+        After the client disconnected, the server's input is closed when a block ends and no deferred message is left.
         """
         self._state.add_busy(1)
         try:
@@ -436,7 +436,7 @@ _TOO_LONG = {
     "client": ("INPUT_LIMIT", "Send large content in several calls, or let the server read it from a file."),
     "server": ("PROBE_LIMIT", None),
 }
-"""By sender, the error code and hint for a line above the size limit."""
+"""The error code and hint for a line above the size limit, by sender."""
 
 
 class LineBuffer:
@@ -507,7 +507,7 @@ class LineWriter:
     def write(self, lines: Sequence[bytes]) -> None:
         """Write messages now, each on its own line."""
         data = lines[0] if len(lines) == 1 else b"\n".join([line.rstrip() for line in lines])
-        if b"\r" in data:  # whitespace in JSON, but some readers take it for a line end; JSON strings never contain it
+        if b"\r" in data:  # a carriage return is whitespace in JSON, but some readers take it for a line end
             data = data.replace(b"\r", b" ")
         if not self.write_line(data if data[-1:] == b"\n" else data + b"\n"):
             self.on_not_delivered(lines)

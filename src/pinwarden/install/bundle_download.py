@@ -1,6 +1,6 @@
 """Download a bundle and decide whether it may be installed. Each download is checked before the next one starts.
 
-The checks themselves are in ``decision.py`` and touch nothing outside; this module does the downloads.
+``decision.py`` contains the checks and is pure. This module does the downloads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _BundleDownload:
         self._checks = InstallChecks(request)
 
     def run(self) -> InstallDecision:
-        """Take the steps of `download_bundle` in order, up to the first that fails."""
+        """Run the steps of `download_bundle` in order, up to the first that fails."""
         try:
             return self._checks.accept(self._download())
         except InstallRefusedError as refused:
@@ -105,7 +105,7 @@ class _BundleDownload:
     def _verify_pointer(
         self, submission: AcceptanceRequest
     ) -> tuple[AcceptanceRequest, dict[str, Any], TrustedRegistry]:
-        """Verify the pointer's signature; return the pointer, its registry, and the request with the trust to use."""
+        """Verify the pointer's signature. Returns the request with the current trust, the pointer, and its registry."""
         try:
             pointer, key_id = self._verify_signature(submission)
         except PinwardenError as err:
@@ -196,7 +196,7 @@ class _BundleDownload:
 
 
 def _explain_no_trusted_registry(err: PinwardenError) -> PinwardenError:
-    """Add how to trust a registry, for users who trust none yet."""
+    """Add a hint about how to trust a registry, if the user trusts none yet."""
     if err.code != "POINTER_SIGNATURE_INVALID":
         return err
     return PinwardenError(

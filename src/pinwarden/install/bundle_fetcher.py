@@ -37,7 +37,7 @@ class RegistryBundleFetcher:
         self._load_trust_store, self._load_policy = load_trust_store, load_policy
 
     def location_of(self, pin: BundlePin) -> str:
-        """The location of a bundle's registry: the ``--registry`` option, or the URL in the trust store."""
+        """Return the location of a bundle's registry: the ``--registry`` option, or the URL in the trust store."""
         urls = (
             registry.url
             for registry in self._load_trust_store().registries
@@ -64,8 +64,8 @@ class RegistryBundleFetcher:
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Download the three files of a bundle into the store, each checked against its digest.
 
-        The lock comes with the repository, so it must not decide what its users allow: the permissions that the bundle
-        requests are checked against the user's policy, as in an install.
+        A lock comes with a repository, so it must not decide which permissions are allowed. Pinwarden checks the
+        permissions that the bundle requests against the user's policy, as in an install.
         """
         location = self.location_of(pin)
         digest = pin.oci_digest if location.startswith(OCI) else None

@@ -154,7 +154,7 @@ def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], contex
 
 
 def _group_bundle_entries(entries: Iterable[Entry], names: Sequence[str]) -> list[list[Entry]]:
-    """The entries of each installed bundle, one for each client."""
+    """Group the lock entries by installed bundle. A bundle has one entry for each client."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if (not names or entry.name in names) and find_bundle_pin(entry) is not None:
@@ -291,7 +291,7 @@ def _yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
 
 
 def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
-    """Report another registry: two trusted registries may have different tools under one name."""
+    """Report that the update is from another registry: two trusted registries may have different tools of one name."""
     if old.log_id not in (None, new.log_id):
         message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
         yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
@@ -300,13 +300,13 @@ def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
 def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     direction = compare_versions(new.version, old.version)
     if direction > 0:
-        message = f"{old.version} is locked, {old.channel} is at {new.version}"
+        message = f"{old.version} is locked; the channel {old.channel} is at {new.version}"
         yield _build_row(old, "newer_release", "info", message, (old.version, new.version))
     elif direction < 0:
-        message = f"{old.channel} went back from {old.version} to {new.version}"
+        message = f"the channel {old.channel} went back from {old.version} to {new.version}"
         yield _build_row(old, "older_release", "review", message, (old.version, new.version))
     else:
-        message = f"the content of {new.version} differs from the locked one"
+        message = f"the content of {new.version} differs from the locked content"
         yield _build_row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
         return
     yield _build_row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))

@@ -1,4 +1,4 @@
-"""Decide whether a bundle may be installed. The caller (``bundle_download.py``) downloads everything and passes it in.
+"""Decide whether a bundle may be installed. The caller (``bundle_download.py``) downloads and passes all documents.
 
 A refusal has exactly one code: the code of the first check that fails. The nine acceptance steps run first, so their
 codes come before the codes of the other checks.
@@ -81,7 +81,7 @@ class AcceptedBundle(Record):
     """The registry's signed statement about the version; None if the bundle is from an OCI registry."""
     registry: TrustedRegistry
     log_position: LogPosition | None
-    """None with ``--literal``, which does not read the log."""
+    """The position of the pointer's event in the log; None with ``--literal``, which does not read the log."""
 
     @property
     def documents(self) -> BundleDocuments:
@@ -116,7 +116,7 @@ class InstallChecks:
     def take_acceptance_steps(
         self, submission: AcceptanceRequest, trusted: TrustStore, registry: TrustedRegistry
     ) -> tuple[Provenance, BundleDocuments]:
-        """Take the nine acceptance steps, and return the provenance and the validated documents."""
+        """Run the nine acceptance steps, and return the provenance and the validated documents."""
         result = accept(submission)
         self.results += list_step_results(result.rejection, _describe_steps(result, trusted, registry))
         if result.rejection is not None:
@@ -132,7 +132,7 @@ class InstallChecks:
             return result.provenance, check_documents(submission.descriptor, submission.manifest)
 
     def check_minimum(self, version: str) -> None:
-        """Refuse a version below the requested minimum, or one that cannot be compared with it."""
+        """Refuse a version that is below the requested minimum or cannot be compared with it."""
         request, floor = self._request, self._request.floor
         if floor is None:
             return
@@ -186,21 +186,21 @@ class InstallChecks:
         return opened
 
     def accept(self, bundle: AcceptedBundle) -> InstallDecision:
-        """The decision for a bundle that passed every check."""
+        """Return the decision for a bundle that passed every check."""
         detail = f"{bundle.provenance.tool} {bundle.documents.descriptor.version}: {bundle.provenance.root_cid}"
         self._add(ACCEPTED, "accepted, with provenance", PASSED, detail)
         return InstallDecision(checks=tuple(self.results), accepted=bundle)
 
     def refuse(self, refused: InstallRefusedError) -> InstallDecision:
-        """The decision for a bundle that failed a check."""
+        """Return the decision for a bundle that failed a check."""
         return InstallDecision(checks=tuple(self.results), refusal=refused.refusal, exit_code=refused.exit_code)
 
     def fail_step(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
-        """Record that an acceptance step failed before all of them could be taken.
+        """Record that an acceptance step failed before all steps could run.
 
-        ``step`` is needed where the error code does not identify the step. ``details`` are shown at steps that passed.
+        Pass ``step`` if the error code does not identify the step. ``details`` are shown for steps that passed.
         """
         refusal = rejection_from_error(err)
         self.results += list_step_results(refusal, details or {}, step)
@@ -208,7 +208,7 @@ class InstallChecks:
 
     @contextmanager
     def recording_failure(self, check: str) -> Iterator[None]:
-        """Record an error of the block as the failure of this check, and refuse the install."""
+        """If the block raises, record that this check failed, and refuse the install."""
         try:
             yield
         except PinwardenError as err:
@@ -235,17 +235,17 @@ def check_published(published: PublishedVersion, documents: BundleDocuments) -> 
     if (published.root_cid, published.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
         raise PinwardenError(
             "ARTIFACT_MISMATCH",
-            f"the registry published another bundle as {published.tool} {published.version} than the pointer names",
+            f"the registry published {published.tool} {published.version} with a bundle that the pointer does not name",
         )
 
 
 def display_name(registry: TrustedRegistry) -> str:
-    """The name of a registry in the trust store, or its key id if it has none."""
+    """Return the name of a registry in the trust store, or its key id if it has no name."""
     return registry.key.name or registry.key.key_id
 
 
 def _describe_steps(result: AcceptanceResult, trusted: TrustStore, registry: TrustedRegistry) -> dict[int, str]:
-    """Details to show at the acceptance steps that have some, by the number of the step."""
+    """Return details to show for acceptance steps, by the number of the step."""
     names = {known.key.key_id: known.key.name or known.key.key_id for known in trusted.keys}
     details = {1: display_name(registry)}
     if result.provenance is not None:

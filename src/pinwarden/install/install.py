@@ -106,7 +106,7 @@ def is_locked_without_bundle(project: Project, name: str) -> bool:
 
 
 def _find_config_files(context: InstallContext) -> dict[str, str]:
-    """The configuration file of each requested client. Raises USAGE if a client has none in this scope."""
+    """Return the configuration file of each requested client. Raises USAGE if a client has none in this scope."""
     paths, scope = context.project.find_install_paths(), context.target.scope
     clients = [client for client in context.target.clients if client != "generic"]
     for client in clients:
@@ -127,7 +127,7 @@ def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
         if pin is not None and (pin.root_cid, pin.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
             raise PinwardenError(
                 "VERSION_LOCKED",
-                f"{pin.tool} {pin.version} is locked, and {pin.channel} is at {documents.descriptor.version}",
+                f"{pin.tool} {pin.version} is locked, but channel {pin.channel} is at {documents.descriptor.version}",
                 data={"locked": pin.root_cid, "offered": documents.root_cid},
             )
 
@@ -275,7 +275,7 @@ def _build_install_report(
 
 
 def build_refusal_report(request: InstallRequest, decision: InstallDecision, warnings: Sequence[Row] = ()) -> Report:
-    """The report of a refused install: one code, what failed, why, and how to fix it; then the scan warnings."""
+    """Build the report of a refused install: code, problem, reason and fix of the refusal, then the scan warnings."""
     refusal = decision.refusal
     if refusal is None:
         raise TypeError("the decision has no refusal")
@@ -305,7 +305,7 @@ def build_refusal_report(request: InstallRequest, decision: InstallDecision, war
 
 
 def refusal_to_json(refusal: Rejection) -> dict[str, Any]:
-    """The refusal as a member of the JSON output."""
+    """Return a refusal as a member of the JSON output."""
     return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
 
 

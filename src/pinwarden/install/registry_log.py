@@ -1,4 +1,4 @@
-"""Follow the transparency logs of trusted registries, and save how far each was followed next to the trust store."""
+"""Follow the transparency logs of trusted registries, and save their last verified states next to the trust store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_REASON = 200
 
 
 class LogFollower:
-    """Follows logs for the user with this trust store, at this time."""
+    """Follows the logs of registries in one trust store."""
 
     def __init__(self, trust_path: Path, now: str) -> None:
         self._trust_path, self._now = trust_path, now
@@ -50,7 +50,7 @@ class LogFollower:
     def trust_after_key_change(self, log: RegistryReader, trusted: TrustStore) -> TrustStore | None:
         """Follow the log to the registry's current key, and return the new trust store.
 
-        None if the log belongs to no trusted registry, or if the registry's key did not change.
+        Returns None if the log belongs to no trusted registry, or if the registry's key did not change.
         """
         log_id = Checkpoint.parse(Note.parse(log.get(names.CHECKPOINT)).text).origin
         changed = False
@@ -63,9 +63,9 @@ class LogFollower:
     def explain_missing_pointer(
         self, err: PinwardenError, log: RegistryReader, trusted: TrustStore, tool: str, channel: str
     ) -> PinwardenError:
-        """Add to the error why the pointer is missing, if the log of a trusted registry records that.
+        """Add the reason for a missing pointer to the error, if the log of a trusted registry records the reason.
 
-        Only the verified log counts, because a mirror could claim anything.
+        Pinwarden verifies the log before it quotes the reason, because a mirror could claim anything.
         """
         try:
             followed = self._follow_if_trusted(log, trusted)
@@ -108,7 +108,7 @@ class LogFollower:
                 save_log_state(path, followed.state)
             identity = RegistryIdentity(name=".", log_id=registry.log.name, key=followed.state.key)
             signed = fetch_signed_checkpoint(log, identity, followed.head)
-            if signed.size > followed.head.checkpoint.size:  # something was published between the two requests
+            if signed.size > followed.head.checkpoint.size:  # the registry published a version between the two requests
                 followed = follow_log(log, followed.state, options)
                 save_log_state(path, followed.state)
         if signed.size > followed.head.checkpoint.size:
@@ -131,14 +131,14 @@ class LogFollower:
 
 
 def with_active_witnesses(registry: TrustedRegistry, trusted: TrustStore) -> TrustedRegistry:
-    """The registry without the witnesses whose keys were revoked."""
+    """Return the registry without the witnesses whose keys were revoked."""
     return replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
 
 
 def _explain_removal(
     err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
 ) -> PinwardenError:
-    """The error with the reason for which the pointer was removed: its version was yanked, or the logged reason."""
+    """Return the error with the reason why the pointer was removed: a yanked version, or the reason in the log."""
     removal = followed.state.find_pointer(tool, channel)
     if removal is None or removal.root_cid is not None:
         return err

@@ -1,6 +1,6 @@
 """Sources of bundles: a live registry, a static export at a URL or in a folder, or any OCI registry.
 
-Sources are not trusted. They return unparsed documents, so that the acceptance steps report problems in their order.
+Sources are not trusted. They return unparsed documents, so that the acceptance steps report problems in a fixed order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_ATTESTATIONS = 100
 
 
 class RawDocuments(Record):
-    """The documents of one bundle, unparsed."""
+    """The unparsed documents of one bundle."""
 
     descriptor: bytes = field(repr=False)
     manifest: bytes = field(repr=False)
@@ -77,7 +77,7 @@ class BundleSource(ABC):
 
 
 class RegistryBundleSource(BundleSource):
-    """A Pinwarden registry, live or exported."""
+    """A live Pinwarden registry, or a static export of one."""
 
     has_proofs = True
 
@@ -125,7 +125,7 @@ class RegistryBundleSource(BundleSource):
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """The registry's signed statement about a version. The signature counts, because files may be from a mirror."""
+        """Return the registry's statement about a version. Its signature is verified: files may be from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
@@ -145,7 +145,7 @@ class RegistryBundleSource(BundleSource):
 
 
 class OciSource(BundleSource):
-    """A bundle that was pulled from an OCI registry. Its transparency log, if it has one, is somewhere else."""
+    """A bundle that was pulled from an OCI registry. Such a registry has no transparency log of its own."""
 
     def __init__(self, pulled: oci_transfer.PulledBundle, name: str, log: RegistryReader | None) -> None:
         self._parts = pulled.parts
@@ -190,7 +190,7 @@ class OciSource(BundleSource):
 
 
 def compute_archive_cid(archive: bytes) -> str:
-    """The CID under which a registry stores an archive."""
+    """Return the CID under which a registry stores an archive."""
     return str(blob_cid(archive))
 
 

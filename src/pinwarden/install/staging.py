@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 HERE, REGISTRY = "here", "registry"
-"""Where the locked surface comes from: the server was started on this machine, or its registry recorded it."""
+"""The origin of a locked surface: a probe on this machine, or the registry's record."""
 _PROBE_SECONDS = 30.0
 
 
@@ -36,20 +36,20 @@ class StagedBundle(Record):
     pin: BundlePin
     surface: Surface | None
     surface_problem: str | None
-    """Why the surface is not known."""
+    """The reason why the surface is unknown; None if it is known."""
     published_at: str | None = None
     description: str = ""
 
     @property
     def api_surface(self) -> str | None:
-        """The API surface hash of the surface that will be approved."""
+        """The API surface hash of the surface that the install will approve; None without a surface."""
         return None if self.surface is None else compute_api_surface(self.surface)
 
 
 def stage_bundle(  # noqa: PLR0913
     project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
 ) -> StagedBundle:
-    """Put an accepted bundle on this machine, and read the surface of its server.
+    """Store an accepted bundle on this machine, and read the surface of its server.
 
     1. Store the archive and the documents.
     2. Unpack the archive.
@@ -75,7 +75,7 @@ def stage_bundle(  # noqa: PLR0913
 
 
 def build_bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
-    """The pin for the lock: versions, digests, permissions and provenance of the bundle."""
+    """Build the pin for the lock: version, digests, permissions and provenance of the bundle."""
     opened, documents, descriptor = accepted.opened, accepted.documents, accepted.documents.descriptor
     position = accepted.log_position
     return BundlePin(
@@ -104,7 +104,7 @@ def build_bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str 
 
 
 def compute_api_surface(surface: Surface) -> str:
-    """The API surface hash: one hash over the names and schemas of all tools."""
+    """Compute the API surface hash: one hash over the names and schemas of all tools."""
     return str(compute_api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
 
 
@@ -134,7 +134,7 @@ def store_file(store: Store, digest: Digest, data: bytes) -> None:
 
 
 def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:
-    """The surface that the registry recorded. Raises SURFACE_DIFFERS if it does not match the hash that it signed."""
+    """Download the surface that the registry recorded. Raises SURFACE_DIFFERS if it does not match the signed hash."""
     published = accepted.published
     if published is None or published.surface_cid is None:
         return None
@@ -149,7 +149,7 @@ def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -
 
 
 def _probe_matching_surface(project: Project, pin: BundlePin, folder: Path, accepted: AcceptedBundle) -> Surface:
-    """Start the server and read its surface. Raises SURFACE_DIFFERS if its registry recorded another one."""
+    """Start the server and read its surface. Raises SURFACE_DIFFERS if the registry recorded another surface."""
     surface = _probe(project, pin, folder)
     probed_hash = compute_api_surface(surface)
     recorded_hash = accepted.published.api_surface if accepted.published else None

@@ -124,7 +124,7 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
 
 
 def _find_or_parse_key(store: TrustStore, text: str) -> TrustedKey:
-    """A key of the trust store, or an unknown key. An unknown key can be revoked too, so that it is never trusted."""
+    """Find a key in the trust store, or parse an unknown key. Unknown keys can be revoked too."""
     entry = store.find_entry(text)
     if entry is not None:
         return entry.key
@@ -150,7 +150,7 @@ def _find_trusted(store: TrustStore, text: str) -> TrustedRegistry | Attestation
     if trusted is None:
         raise PinwardenError(
             "TRUST_UNKNOWN",
-            f"no trusted key has the id {text[:80]!a}, and that is not the name of exactly one key",
+            f"no trusted key has the id {text[:80]!a}, and not exactly one key has that name",
         )
     return trusted
 

@@ -3,6 +3,6 @@
 Start with ``publish.py`` for the server side and ``log_client.py`` for the client side. ``registry.py`` opens a
 registry; ``store/`` contains its SQL; ``http/`` serves it.
 
-Pure: ``registry_documents``, ``names`` and ``log_verification``, which decides whether a log and a pointer are valid.
-Does not import ``project``, ``install`` or ``gateway``.
+Pure modules: ``registry_documents``, ``names`` and ``log_verification``, which decides whether a log and a pointer are
+valid. This package must not import ``project``, ``install`` or ``gateway``.
 """

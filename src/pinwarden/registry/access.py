@@ -105,7 +105,7 @@ def authorize_namespace(transaction: Transaction, caller: Caller, statement: Pub
 def mark_statement_used(
     transaction: Transaction, registry: Registry, statement: PublisherStatement, *, again: bool = False
 ) -> None:
-    """Record that a signed request is used. Raises if it was used before, unless ``again`` allows it."""
+    """Record that a signed request was used. Raises if it was used before, unless ``again`` is set."""
     if not publishers.add_used_statement(transaction, str(statement.digest), registry.now_ms()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was already used")
 
@@ -132,7 +132,7 @@ def _build_audit_row(registry: Registry, caller: Caller, action: str, subject: s
         moment=registry.now_ms(),
         action=action,
         namespace=caller.token.namespace,
-        token=None,  # authentication already counted the use of the token
+        token=None,  # authentication has already counted this use of the token
         key_id=key_id,
         subject=subject[:200],
         outcome=DONE,

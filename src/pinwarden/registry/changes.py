@@ -1,6 +1,6 @@
-"""Carry out requests other than publishing: move a channel, yank a version, change a namespace's keys.
+"""Carry out publishers' requests except publishing: move a channel, yank a version, change a namespace's keys.
 
-Also stores attestations, and cosignatures of witnesses.
+This module also stores attestations, and the cosignatures of witnesses.
 """
 
 from __future__ import annotations

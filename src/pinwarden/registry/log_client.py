@@ -98,7 +98,7 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
 
 
 def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """Return the key changes to expect up to the head, and the state with the key to start from.
+    """Return the state with the key of its first new entry, and the key changes to expect up to the head.
 
     The list is downloaded only for a new state, or if another key than the known one signed the head.
     """
@@ -245,7 +245,7 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
 
 
 def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
-    """Raise unless the tiles have the same root as the entries, because clients compute proofs from tiles."""
+    """Raise if the tiles have another root than the entries, because clients compute proofs from tiles."""
 
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")

@@ -52,9 +52,9 @@ def verify_head(
     note.verify([key])
     checkpoint = Checkpoint.parse(note.text)
     if checkpoint.origin != log_id:
-        raise PinwardenError("LOG_PROOF_INVALID", f"the checkpoint belongs to another log than {log_id[:120]}")
+        raise PinwardenError("LOG_PROOF_INVALID", f"the checkpoint does not belong to the log {log_id[:120]}")
     cosigned = verify_cosignatures(note, witnesses)
-    # One key under two names counts once, and the registry cannot be its own witness.
+    # A key that is listed under two names counts once, and the registry cannot be its own witness.
     count = len({cosignature.witness.key for cosignature in cosigned} - {key.key})
     if count < quorum:
         raise PinwardenError(
@@ -156,7 +156,7 @@ def _invalid_event_error(index: int, why: str) -> PinwardenError:
 
 
 _MAX_CLOCK_SKEW = timedelta(minutes=10)
-"""The clock difference between the registry and this machine that is tolerated."""
+"""The tolerated clock difference between the registry and this machine."""
 
 
 class PointerTarget(Record):
@@ -233,7 +233,7 @@ def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> N
 
 
 def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
-    """Raise LOG_FROZEN if the head is from the future, or so old that the registry may hide later events."""
+    """Raise LOG_FROZEN if the head is from the future, or so old that the registry may be hiding later events."""
     issued, present = parse_timestamp(issued_at), parse_timestamp(now)
     if issued is None or present is None or issued > present + _MAX_CLOCK_SKEW:
         raise PinwardenError(
@@ -278,7 +278,7 @@ def check_key_not_replaced(state: LogState, note: Note) -> None:
 def list_expected_key_changes(
     state: LogState, listed: Sequence[KeyChange], size: int
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """Return the key changes between a state and a head of ``size`` entries, and the state with the key to start from.
+    """Return the state with the key of its first new entry, and the key changes up to a head of ``size`` entries.
 
     The list is not trusted: each change must be found in the log at its index.
     """
@@ -298,7 +298,7 @@ def list_expected_key_changes(
         return state, pending_changes
     keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
     if not earlier_changes or state.key not in keys:
-        return state, ()  # there is no rotation, so the known key must have signed the head
+        return state, ()  # the key did not change, so the known key must have signed the head
     # Each key change is signed by both keys, so a follower may start with any key of the log.
     return replace(state, key=earlier_changes[0].old), earlier_changes
 
@@ -331,7 +331,7 @@ class LoggedPointer(Record):
     """The root CID of the bundle that the channel points to; None if the pointer was removed."""
     descriptor_cid: str | None
     reason: str | None = None
-    """The reason of a yank; None for other events."""
+    """The reason for a yank; None for other events."""
 
 
 class LoggedKeyChange(Record):

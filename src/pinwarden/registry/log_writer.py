@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PointerChange(Record):
-    """The new version of a channel. None as the version removes the pointer."""
+    """A channel and its new version. If the version is None, the channel's pointer is removed."""
 
     tool: str
     channel: str
@@ -98,7 +98,7 @@ def _append_event(
 
 
 def _is_installable(change: PointerChange) -> bool:
-    """Whether the channel of the change has a pointer. Yanks are logged on special channels without a pointer."""
+    """Whether the change gives its channel a pointer. Yanks are logged on special channels without a pointer."""
     return not change.channel.startswith(YANKED_PREFIX)
 
 
@@ -127,7 +127,7 @@ def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, 
 
     1. Lock out publishing, and check that this process has the registry's current key.
     2. Append the key change; the head after it is signed by the new key alone.
-    3. Sign every pointer with the new key, since the old one is not trusted from here on.
+    3. Sign every pointer with the new key, because clients no longer trust the old key.
     """
     if not reason or len(reason) > _MAX_REASON:
         raise PinwardenError("USAGE", f"a reason must be text of at most {_MAX_REASON} characters")

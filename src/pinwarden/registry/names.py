@@ -34,7 +34,7 @@ def check_tool(name: str) -> str:
 
 
 def check_namespace(name: str) -> str:
-    """Return ``name`` if it is a valid namespace, that is, the first part or parts of tool names. Otherwise raise."""
+    """Return ``name`` if it is a valid namespace (the first part or parts of tool names). Otherwise raise."""
     if len(name) > _MAX_NAMESPACE or not name[:1].isalpha() or not all(map(_PART.fullmatch, name.split("."))):
         _refuse(f"{name[:80]!a} is not a valid namespace", "Namespaces look like acme or com.acme.")
     return name
@@ -60,7 +60,7 @@ def is_in_namespace(tool: str, namespace: str) -> bool:
 
 
 def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
-    """Return the longest namespace that contains a tool, which the owner of a shorter one may have delegated."""
+    """Return the longest namespace that contains a tool. The owner of a shorter namespace may have delegated it."""
     return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 

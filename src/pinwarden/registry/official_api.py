@@ -1,7 +1,7 @@
 """Serve the API of the official MCP registry, so that clients of this API can list the tools of a registry.
 
-A tool ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry has the
-archive's URL and digest; only ``pinwarden install`` verifies the log and the attestations.
+A tool ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry contains
+the archive's URL and digest. Only ``pinwarden install`` verifies the log and the attestations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schem
 _OFFICIAL_META = "io.modelcontextprotocol.registry/official"
 _PUBLISHER_META = "io.modelcontextprotocol.registry/publisher-provided"
 _MAX_LIMIT = 100
-_CURSOR_SEPARATOR = "#"  # in no name
+_CURSOR_SEPARATOR = "#"  # a character that no name contains
 _LAST_INDEX = 2**62
 _MAX_DESCRIPTION = 100
 """The longest description that the API's schema allows."""
@@ -37,7 +37,7 @@ class ServerQuery(Record):
 
 
 def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str, Any]:
-    """One page of ``GET /v0.1/servers``. The cursor is the last tool on the page and the log index of its version."""
+    """Return one page of ``GET /v0.1/servers``. The cursor names the last version on the page by tool and log index."""
     limit = max(1, min(query.limit, _MAX_LIMIT))
     with registry.database.transaction() as transaction:
         # This API writes a slash between namespace and name.
@@ -65,7 +65,7 @@ def _read_page(transaction: Transaction, query: ServerQuery, search: str, limit:
 
 
 def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
-    """One page with the latest version of each tool."""
+    """Return one page with the latest version of each tool."""
     page: list[PublishedVersion] = []
     after = query.cursor.partition(_CURSOR_SEPARATOR)[0]
     while len(page) <= limit and (
@@ -80,14 +80,14 @@ def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str,
 
 
 def list_server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
-    """``GET /v0.1/servers/{name}/versions``."""
+    """Return the response to ``GET /v0.1/servers/{name}/versions``; None for an unknown server."""
     with registry.database.transaction() as transaction:
         entries = _list_entries(transaction, _find_tool(transaction, name), base, latest=False)
     return {"servers": entries, "metadata": {"count": len(entries)}} if entries else None
 
 
 def find_server_version(registry: Registry, name: str, version: str, base: str) -> dict[str, Any] | None:
-    """``GET /v0.1/servers/{name}/versions/{version}``, where the version may be ``latest``."""
+    """Return the response to ``GET /v0.1/servers/{name}/versions/{version}``. The version may be ``latest``."""
     with registry.database.transaction() as transaction:
         entries = _list_entries(transaction, _find_tool(transaction, name), base, latest=version == "latest")
     return next((entry for entry in entries if version in ("latest", entry["server"]["version"])), None)
@@ -123,7 +123,7 @@ def choose_latest_version(versions: list[PublishedVersion]) -> PublishedVersion 
 
 
 def choose_latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
-    """Return the highest of (version, is yanked) pairs that is not yanked."""
+    """Return the highest version that is not yanked. ``releases`` are pairs of version and whether it is yanked."""
     best: str | None = None
     for version, yanked in releases:
         if not yanked and (best is None or compare_versions(version, best) > 0):

@@ -49,7 +49,7 @@ class PublishResult(Record):
     previous_version: str | None
     """The channel's previous version; None if it had none."""
     changed: bool
-    """False if the channel already pointed to this version."""
+    """Whether the channel moved; false if it already pointed to this version."""
 
     def to_json(self) -> dict[str, Any]:
         """Convert the result to the ``event`` member of the HTTP response."""
@@ -88,7 +88,7 @@ class ExaminedBundle(Record):
     surface_cid: str | None
     surface: bytes | None = field(repr=False)
     problem: str | None
-    """Why there is no surface."""
+    """The reason why there is no surface; None if there is one."""
 
 
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
@@ -135,7 +135,7 @@ def _parse_request(registry: Registry, request: bytes) -> Submission:
     )
     descriptor = documents.descriptor
     if (body.cid("root_cid"), body.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
-        raise PinwardenError("ROOT_CID_MISMATCH", "the request is signed for another bundle than the one submitted")
+        raise PinwardenError("ROOT_CID_MISMATCH", "the request is signed for another bundle than the submitted one")
     if (body.text("tool"), body.text("version")) != (descriptor.name, descriptor.version):
         raise PinwardenError("TOOL_NAME_MISMATCH", "the request names another tool or version than the descriptor")
     check_tool(descriptor.name)
@@ -263,7 +263,7 @@ def _choose_program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _format_public_problem(err: PinwardenError) -> str:
-    """Return the reason for a failed probe, without the server's own output, because the reason is published."""
+    """Return the reason for a failed probe. The server's output is left out, because the reason is published."""
     return f"{err.code}: {err.message}"[:300]
 
 
@@ -314,7 +314,7 @@ def _add_version(
     transaction: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
 ) -> PublishedVersion:
     if examined is None:
-        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
+        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} disappeared while it was being published")
     head = pointer_log.load_head(transaction)
     published = _build_version(registry, submitted, examined, namespace, head.size if head else 0)
     _store_version(transaction, submitted, examined, published)

@@ -85,7 +85,7 @@ def publish_bundle(options: PublishOptions) -> Report:
 
 
 def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
-    """Ask the registry for the current version of a channel; None if the channel has none."""
+    """Fetch the current version of a channel from the registry; None if the channel has none."""
     data = registry.find(names.tool_path(tool))
     if data is None:
         return None
@@ -99,7 +99,7 @@ def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> st
 
 
 def _parse_event(response: Any) -> dict[str, Any] | None:
-    """Return the ``event`` member of the response; None if the registry is older and does not send it."""
+    """Return the ``event`` member of the response; None if the registry's release is too old to send it."""
     reader = DocumentReader(response, "response")
     if "event" not in reader.value:
         return None
@@ -114,7 +114,7 @@ def _parse_event(response: Any) -> dict[str, Any] | None:
 
 
 def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
-    """Raise ARTIFACT_MISMATCH if the registry's response describes another bundle than the uploaded one."""
+    """Raise ARTIFACT_MISMATCH if the registry's response does not describe the uploaded bundle."""
     documents, descriptor = opened.documents, opened.documents.descriptor
     sent = (descriptor.name, descriptor.version, documents.root_cid, documents.descriptor_cid, archive_cid)
     published = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)

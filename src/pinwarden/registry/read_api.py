@@ -1,4 +1,4 @@
-"""Find the file of a registry at a path, for the HTTP server and the static export. Also searches tools."""
+"""Find a registry's files by path, for the HTTP server and the static export. This module also searches tools."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _serve_checkpoint(registry: Registry, transaction: Transaction) -> RegistryF
 
 
 def _serve_signed_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
-    """Sign the head on every request, because its timestamp shows that it is still the head."""
+    """Sign the head on every request, because the timestamp shows that it is still the current head."""
     check_current_key(transaction, registry)
     head = Checkpoint.parse(read_head_note(registry, transaction).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())

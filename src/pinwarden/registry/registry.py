@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SCHEMA_NAME = "registry"
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
-"""Whether a registry probes submitted servers to record their surface: if it can, always, or never."""
+"""Whether a registry probes submitted servers to record their surface: if possible, always, or never."""
 _IDENTITY = 0
 
 
@@ -43,25 +43,25 @@ class RegistryLimits(Record):
     """Limits on requests of publishers."""
 
     archive_bytes: int = 256 * 1024 * 1024
-    """The size of an archive. Enough for a server with its dependencies, but not for most container images."""
+    """Maximum size of an archive: enough for a server with its dependencies, but not for most container images."""
     unpacked_bytes: int = 1024 * 1024 * 1024
     request_bytes: int = 32 * 1024 * 1024
-    """The size of manifest, descriptor and attestations together. A manifest of 100,000 files takes half of it."""
+    """Maximum size of manifest, descriptor and attestations together. A manifest of 100,000 files takes half of it."""
     requests_per_hour: int = 600
-    """Requests per token. A pipeline that publishes to two channels every minute needs 120 per hour."""
+    """Maximum number of requests per token. A pipeline that publishes to two channels every minute sends 120."""
     bytes_per_hour: int = 4 * 1024 * 1024 * 1024
     statement_seconds: int = 600
     """The maximum age of a signed request. It covers clock differences and the time that a request waits."""
     attestations: int = 100
-    """Attestations per bundle."""
+    """Maximum number of attestations per bundle."""
     attestation_bytes: int = 64 * 1024
-    """The size of one attestation. Any token may add attestations to any bundle, and every installer reads them all."""
+    """Maximum size of one attestation. Any token may add attestations to any bundle, and every installer reads all."""
     description_chars: int = 4096
-    """The length of a version's description. Lists of versions contain all descriptions."""
+    """Maximum length of a version's description. Lists of versions contain all descriptions."""
     compared_items: int = 5_000
-    """Items of each surface in a comparison. Real servers have up to hundreds; comparing the maximum takes seconds."""
+    """Maximum number of items of a compared surface. Comparing so many takes seconds; real servers have hundreds."""
     keys: int = 200
-    """Keys per namespace. The limit is low because other publishers wait while the registry writes keys."""
+    """Maximum number of keys per namespace. The limit is low because other publishers wait while keys are written."""
 
 
 class Registry(Record):
@@ -153,7 +153,7 @@ def check_current_key(transaction: Transaction, registry: Registry) -> None:
 
 
 def load_identity(transaction: Transaction) -> RegistryIdentity | None:
-    """Return the identity stored in a database; None if it is new."""
+    """Return the identity that is stored in a database; None if the database is new."""
     row = transaction.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
     return None if row is None else RegistryIdentity(name=row[0], log_id=row[1], key=PublicKey.from_did(row[2]))
 

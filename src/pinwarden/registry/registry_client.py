@@ -1,4 +1,4 @@
-"""Read a registry's files from a live registry, a web server or a folder; send requests to a live registry."""
+"""Read files of a registry, from its server, a static export or a folder; send requests to a live registry."""
 
 from __future__ import annotations
 

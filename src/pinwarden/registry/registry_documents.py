@@ -1,4 +1,4 @@
-"""A registry's own documents: published versions, its identity, and the signed requests (statements) of publishers."""
+"""The documents of a registry: published versions, its identity, and the signed requests (statements) of publishers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PublishedVersion(Record):
     seq: int
     """The log index of the event that published the version."""
     yanked: str | None = None
-    """The reason of the yank; None if the version is not yanked."""
+    """The reason for the yank; None if the version is not yanked."""
     attestations: tuple[str, ...] = ()
 
 
@@ -120,7 +120,7 @@ def _parse_version(reader: DocumentReader) -> PublishedVersion:
 
 
 class RegistryIdentity(Record):
-    """A registry's name, log and key, as the registry states them. Compare the key with a pinned one."""
+    """A registry's name, log and key, as the registry states them. Callers must compare the key with a trusted key."""
 
     name: str
     log_id: str

@@ -85,7 +85,7 @@ class _EntryEncoder:
         return encode_entry(entry).decode()
 
     def _make_template(self, event: AuditEvent) -> str:
-        """Return a line with placeholders for the values of a call. They are in the order of the sorted members."""
+        """Return a line with placeholders for the values of a call, in the order of the sorted members."""
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(event, call=f"{event.call}{mark}c")
@@ -128,8 +128,8 @@ def read_entries(database: Database) -> Iterator[LogEntry]:
 def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
     """Yield the entries, the newest first. Reads a page at a time.
 
-    ``members`` has groups of members (name and value). The database skips most entries that lack every member of a
-    group, but not all of them: the caller has to check each entry.
+    ``members`` lists groups of members, each as name and value. The database skips most entries that lack every member
+    of a group, but not all of them: the caller has to check each entry.
     """
     where = "".join(f" AND ({' OR '.join('entry LIKE ?' for _ in group)})" for group in members if group)
     patterns = [_build_like_pattern(name, text) for group in members for name, text in group]
@@ -175,7 +175,7 @@ def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]
 
 
 def format_time(nanoseconds: int) -> str:
-    """Format a time, in nanoseconds since 1970, as entries have it."""
+    """Format a time, in nanoseconds since 1970, as the timestamp of an entry."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     return f"{_format_second(seconds)}.{rest // 1000:06d}Z"
 

@@ -43,7 +43,7 @@ STARTED = "started"
 STOPPED = "stopped"
 """A server ended, or the gateway closed a client's connection; ``reason`` says why."""
 SPOOLED = "spooled"
-"""A journal, the file in which events wait for the database, is damaged. The log itself records this."""
+"""A journal (the file in which events wait for the database) is damaged. The audit log records this event itself."""
 
 KINDS = (
     OBSERVED,
@@ -286,9 +286,9 @@ def _raise_invalid_entry(reason: str) -> NoReturn:
 MESSAGES = {
     "unreadable": "was not written by a gateway",
     "gap": "does not follow the previous entry: entries were removed",
-    "moved": "was written at another position",
+    "moved": "states another number than its position in the log",
     "broken_link": "does not contain the hash of the previous entry: one of the two was changed",
-    "misfiled": "is stored with another run or count than it states, which could suppress other events",
+    "misfiled": "and its database row name different runs or event counts, which could suppress other events",
     "lost_event": "does not follow the previous event of its gateway: events are missing",
     "cut_off": "is missing: the log ends before the given head",
     "rewritten": "differs from the given head or export: the log was rewritten",
@@ -297,7 +297,7 @@ _MAX_BREAKS = 100  # in a report
 
 
 class ChainBreak(Record):
-    """An entry that does not fit into the chain, so the log was changed."""
+    """An entry that does not fit into the chain, which shows that the log was changed."""
 
     number: int
     code: str
@@ -316,7 +316,7 @@ class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
-        """``start`` is the head before the first entry that is checked. No head in ``heads`` may be older."""
+        """Start after ``start``, the head before the first entry to check. No head in ``heads`` may be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)

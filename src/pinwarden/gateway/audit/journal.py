@@ -1,7 +1,8 @@
 """The journal: a file to which events are written before they reach the database.
 
 An event is in the file when `Journal.append` returns, so a killed gateway loses no events. After `sync`, events also
-survive a power cut. They are removed when the database has them. While the database is unavailable, the file grows.
+survive a power cut. Events are removed from the file when the database has them. While the database is unavailable, the
+file grows.
 
 The file is mapped into memory, so adding an event is a copy without a system call, and the kernel keeps the mapped
 pages when the process is killed. Disk blocks are reserved in advance, because writing to a map on a full disk would
@@ -249,7 +250,7 @@ class Journal:
         return batch, position
 
     def reset(self) -> None:
-        """Drop all events and templates after the database stored them. The count continues.
+        """Drop all events and templates after the database stored them. The event count continues.
 
         If this raises, nothing was dropped. If the new header cannot be written, adding the next event raises.
         """
@@ -354,7 +355,7 @@ def _read_journal(path: Path, descriptor: int) -> Journal | None:
     size = os.fstat(descriptor).st_size
     header = _read_at(descriptor, _HEADER, 0)
     if len(header) < _HEADER:
-        return None  # killed while creating or truncating the file: the database has everything
+        return None  # the gateway was killed while creating or truncating the file, so the database has all events
     gateway, source, count = _read_header(path, header)
     journal = Journal(
         path, descriptor, gateway, source, JournalPosition(offset=_HEADER, nth=count, checksum=adler32(header))

@@ -1,4 +1,4 @@
-"""Records audit events: in microseconds to a journal file, and on a thread to the database.
+"""Records audit events: first in a journal file, which takes microseconds; then in the database, on a thread.
 
 1. `AuditLog.record` appends events to a journal file and returns. A killed process loses no events.
 2. A thread writes the journal's events to the hash chain in the database, many in one commit.
@@ -51,7 +51,7 @@ class AuditLimits(Record):
     gather_seconds: float = 0.05
     """Seconds in which events are collected for one commit."""
     batch_bytes: int = 1 << 20
-    """Maximum size of one commit, which is in memory at once."""
+    """Maximum size of one commit, which is built in memory."""
     max_backlog_bytes: int = 16 << 20
     """Size of the journal above which `record` waits for the database."""
     max_journal_bytes: int = 256 << 20
@@ -90,7 +90,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._templates: dict[int, int] = {}
-        """By the ``id()`` of a template, the first word of its call records in the journal."""
+        """The first word of call records in the journal, by the ``id()`` of their template."""
         self._fast_until = 0
         """The journal size up to which `record_call` needs no checks; 0 if it needs them now."""
         self._changed = threading.Condition(self._lock)
@@ -264,7 +264,7 @@ class AuditLog:
         self._is_urgent.set()
         self._has_events.set()
         self._thread.join(self._limits.commit_seconds * 2)
-        if self._thread.is_alive():  # the database hangs; the system closes the file when the process ends
+        if self._thread.is_alive():  # the database hangs; the operating system closes the journal when the process ends
             with self._lock:
                 self._journal.sync()
             return
@@ -342,10 +342,10 @@ class AuditLog:
         self._has_events.clear()
 
     def _recover_abandoned_journals(self, database: Database) -> None:
-        """Write the journals of killed gateways to the database. A damaged journal is recorded in the log, and stays.
+        """Write the journals of killed gateways to the database. A damaged journal is kept, and the log records it.
 
         If the log refuses events while the database is unavailable, the database must respond to a query first.
-        Otherwise the database is not contacted without journals.
+        Otherwise, the database is contacted only if there are journals.
         """
         if self._refuses_when_unavailable:
             database.row("SELECT 1")
@@ -405,7 +405,8 @@ class AuditLog:
 def recover_journals(database: Database, folder: Path) -> int:
     """Write the journals of killed gateways to the database, the oldest first. Returns the number of journals.
 
-    Of a damaged journal, the events before the damage are written. After all journals, raises ``AUDIT_TAMPERED``.
+    If a journal is damaged, writes its events before the damage, continues with the next journal, and raises
+    ``AUDIT_TAMPERED`` at the end.
     """
     count = 0
     damaged: PinwardenError | None = None

@@ -41,7 +41,7 @@ class EntryFilter(Record):
         return self.server in ("", entry.event.server) and (not self.kinds or entry.event.kind in self.kinds)
 
     def required_members(self) -> list[list[tuple[str, str]]]:
-        """Return groups of members that selected entries have, for `chain.read_newest_entries`."""
+        """Return groups of members that selected entries have, as `chain.read_newest_entries` expects them."""
         server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
         return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
 
@@ -78,7 +78,7 @@ _EXPORT_HINT = "Name a file that pinwarden audit export wrote."
 
 
 class _EarlierExport:
-    """An earlier export, whose every line the log must contain.
+    """An earlier export of the log. The log must contain all of its lines.
 
     The file is read twice, line by line: first to verify it, then in parallel with the log.
     """
@@ -104,7 +104,7 @@ class _EarlierExport:
     def differs(self, number: int, line: bytes) -> bool:
         """Whether the export has another line for an entry of the log. Entries must be passed in order.
 
-        The last line is not compared here; it is one of the heads.
+        The last line is not compared here, because the verifier compares it as a head.
         """
         while self._next < number:
             next(self._lines, None)
@@ -125,7 +125,7 @@ def _build_empty_error(path: Path) -> PinwardenError:
 
 
 def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
-    """Return the newest selected entries, the oldest of them first."""
+    """Return the newest selected entries, in log order."""
     entries = audit_chain.read_newest_entries(state.audit_database, selected.required_members())
     return list(reversed(list(_select_entries(entries, count, selected))))
 

@@ -23,11 +23,11 @@ CAPABILITY_OF_METHOD = {
     "logging": "logging",
     "tasks": "tasks",
 }
-"""The capability that a method needs, by the part of its name before the slash."""
+"""The capability that a method needs, by the method's name before the slash."""
 
 
 EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
-"""The protocol extension that can define a method instead, by the part of its name before the slash."""
+"""The protocol extension that can offer a method instead of a capability, by the method's name before the slash."""
 
 
 def check_server(served: Mapping[str, Any], approved: Surface, policy: ItemPolicy) -> tuple[Verdict, ...]:

@@ -80,7 +80,7 @@ def find_requests_in_result(result: Mapping[str, Any]) -> EmbeddedRequests | Ref
 
 
 def find_requests_in_error(error: Any) -> EmbeddedRequests | Refusal:
-    """Return the elicitations in an error that sends the user to URLs before the request is repeated (2025-11-25)."""
+    """Return the URL elicitations in an error (2025-11-25), which the user visits before the request is repeated."""
     if not isinstance(error, Mapping) or error.get("code") != URL_REQUIRED:
         return ()
     data = error.get("data")

@@ -115,7 +115,7 @@ class Backend:
 
     async def open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         """Detect the server's era and open a session. Capabilities are sent only to a server of the client's era."""
-        # Wait at most half of the time, so that this client can still try itself.
+        # Wait at most half of the time for another client's attempt, so that this client can still try.
         async with self.upstream.era_detection(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_stateless_client=for_stateless_client)
 
@@ -176,7 +176,8 @@ class Backend:
         initialized = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.notify(ParsedMessage(data=encode(initialized), value=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
-        conversation.stream_counts = False  # this stream is the gateway's, so it must not keep an unused session open
+        # The gateway opened this stream itself, so the stream must not keep an unused session open.
+        conversation.stream_counts = False
         return result
 
     @property

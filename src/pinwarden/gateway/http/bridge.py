@@ -76,7 +76,7 @@ class Bridge:
         self._notifications = NotificationStream(manager.limits)
         self._server_requests = ServerRequests(manager.limits.max_in_flight)
         self._relayed: dict[RequestId, RelayedRequest] = {}
-        """Open requests by an id of the gateway, because programs that share a token may use the same request ids."""
+        """Open requests by the gateway's own ids, because programs that share a token may use the same request ids."""
         self._last_key = 0
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}

@@ -1,4 +1,4 @@
-"""One conversation of a client with a server: how its requests and the conversation itself end.
+"""One conversation of a client with a server: failed and cancelled requests, timers, and the end of the conversation.
 
 In the handshake era, a conversation belongs to one client session. In the stateless era, one conversation serves all
 requests of one client to one server. Two programs of that client may use the same id at the same time; the second

@@ -146,10 +146,10 @@ class Endpoint:
         reply.send(status, body, content_type=content_type)
 
     def _send_unavailable(self, request: Request, reply: Reply) -> None:
-        """Send that no server is available, because the lock or the policy cannot be read.
+        """Respond that no server is available, because the lock or the policy cannot be read.
 
-        The status must not be 404, by which clients recognise an ended session. Clients of the handshake era show the
-        reason only if the status is 200.
+        The status must not be 404, because clients take 404 for the end of their session. Clients of the handshake era
+        show the reason only if the status is 200.
         """
         request_id, stateless = None, True
         with suppress(PinwardenError):

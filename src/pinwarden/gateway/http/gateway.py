@@ -102,7 +102,7 @@ class HttpGateway:
             reason = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"the gateway can serve no server of the lock: {reason}",
+                f"the gateway cannot serve any server in the lock: {reason}",
                 hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden status.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
@@ -149,7 +149,7 @@ class HttpGateway:
         await loop.run_in_executor(None, self.log.close)
 
     def _describe_spooling(self) -> str:
-        """Describe that events wait for the audit database; empty if none do."""
+        """Return a warning if events wait for the audit database; otherwise an empty string."""
         problem = None if self.log.refusal is not None else self.log.problem
         return (
             ""
@@ -210,7 +210,7 @@ class HttpGateway:
                 self._stamps = ()  # lock and policy are valid: retry until the change can be recorded
             self._lock_problem = err.message
             self._log_once(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
-            # With an unreadable lock, the guards block all messages. With an unreadable policy, this line does.
+            # If the lock is unreadable, the guards block all messages. If the policy is unreadable, this line does.
             self._manager.replace_upstreams({})
             return
         self._lock_problem = ""
@@ -313,7 +313,7 @@ def serve(
 
 
 def _choose_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop, if it is installed."""
+    """Return the loop factory of uvloop if uvloop is installed; otherwise None."""
     try:
         import uvloop
     except ImportError:
@@ -357,7 +357,7 @@ class KnownClients:
         return await self._query()
 
     async def reload(self, access: Access) -> None:
-        """Read the tokens again, and admit the clients that have one."""
+        """Read the tokens again, and admit exactly the clients with a valid token."""
         earlier, self._reading = self._reading, None
         reading = earlier or asyncio.ensure_future(self._query())
         done, _ = await asyncio.wait({reading}, timeout=self._seconds if earlier is None else 0)

@@ -230,7 +230,7 @@ def _parse_host(header: str) -> str | None:
 
 
 def build_cors_headers(origin: str) -> dict[str, str]:
-    """Response headers that let a page of an allowed origin read the response."""
+    """Return the response headers that let a web page of an allowed origin read the response."""
     return {"access-control-allow-origin": origin, "access-control-expose-headers": _CORS_EXPOSED, "vary": "origin"}
 
 
@@ -302,7 +302,7 @@ def select_declared_headers(lines: bytes, definition: Any, arguments: Any) -> by
 
 
 def _find_declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
-    """The path of each argument that is declared as a header, by lower-case name; None for a name declared twice."""
+    """Return the path of each argument that is declared as a header, by lower-case name; None for a repeated name."""
     paths: dict[str, tuple[str, ...] | None] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while pending:

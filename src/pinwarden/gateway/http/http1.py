@@ -40,7 +40,7 @@ class Request:
         self.path = path
         """The request target as sent, without the query."""
         self.headers = headers
-        """By lower-case name. Repeated headers are joined with commas."""
+        """Header values by lower-case name. Repeated headers are joined with commas."""
         self.body = body
         self.keep_alive = True
         self.parameters = b""
@@ -117,7 +117,7 @@ class RequestReader:
         except httptools.HttpParserError as err:
             raise BadRequest(400, f"Not an HTTP request: {err}") from None
         if self._framing_bytes > self._limits.max_head_bytes and self.in_body:
-            raise BadRequest(400, "Too much framing around the body.")  # for example chunk extensions
+            raise BadRequest(400, "Too much framing around the body.")  # such as chunk extensions
         ready, self._ready = self._ready, []
         if fresh and len(ready) == 1 and not self.in_request:
             ready[0].head = _extract_cacheable_head(data, ready[0])

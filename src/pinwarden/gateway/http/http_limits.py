@@ -9,72 +9,73 @@ class HttpLimits(Record):
     """The limits of one gateway. Some of them can be set with options of ``pinwarden gateway``."""
 
     max_head_bytes: int = 32 * 1024
-    """Size of a request line with its headers. In practice it is below 4 KiB, even with a long token."""
+    """Maximum size of a request line with its headers. In practice it is below 4 KiB, even with a long token."""
     max_headers: int = 100
-    """Headers of one request or response."""
+    """Maximum number of headers in one request or response."""
     max_upstream_head_bytes: int = 64 * 1024
-    """Size of the status line and headers of a server's response. In practice it is below 8 KiB."""
+    """Maximum size of the status line and headers of a server's response. In practice it is below 8 KiB."""
     max_body_bytes: int = 32 * 1024 * 1024
-    """Size of one message of a client. Arguments rarely exceed a megabyte."""
+    """Maximum size of one message of a client. Arguments rarely exceed a megabyte."""
     max_body_values: int = 1_000_000
-    """JSON values in one message of a client, as `Limits.max_values` counts them. Parsing a million takes 0.1 s."""
+    """Maximum number of JSON values in one message of a client (`Limits.max_values`). Parsing a million takes 0.1 s."""
     max_server_message_bytes: int = 128 * 1024 * 1024
-    """Size of one message of a server. Results of 50 MB occur: images and files as base64."""
+    """Maximum size of one message of a server. Results with images or files in base64 can have 50 MB."""
     max_bytes_at_once: int = 64 * 1024
     """Server messages up to this size are checked on the event loop, longer messages on a thread. Checking a list of
     5,000 tools takes a second, and other clients must not wait for it."""
     max_client_slow_messages: int = 64
-    """Long messages of one client that may wait for a thread. Further messages get an error or status 503."""
+    """Maximum number of one client's long messages that wait for a thread. Further ones get an error or status 503."""
     slow_message_seconds: float = 30.0
     """How long a message may wait for a thread before it gets an error. Clients wait about a minute."""
     max_messages_at_once: int = 16
-    """Messages of one server that are processed in one iteration of the event loop. Each takes at least 0.1 ms."""
+    """Maximum number of one server's messages per iteration of the event loop. Each takes at least 0.1 ms."""
     max_connections: int = 2048
-    """Open client connections. An idle connection takes a few kilobytes of memory."""
+    """Maximum number of client connections. An idle connection takes a few kilobytes of memory."""
     max_upstream_connections: int = 512
-    """Connections to one remote server. Further requests are queued."""
+    """Maximum number of connections to one remote server. Further requests are queued."""
     max_client_upstream_connections: int = 384
-    """Connections to one remote server that one client may use. The client's further requests are queued."""
+    """Maximum number of connections to one remote server for one client. The client's further requests are queued."""
     max_upstream_streams: int = 256
-    """Open event streams to one remote server. The remaining connections are reserved for requests."""
+    """Maximum number of event streams from one remote server. The remaining connections are reserved for requests."""
     max_client_streams: int = 128
-    """Open event streams of one client to one remote server. Further streams get an error immediately."""
+    """Maximum number of event streams from one remote server to one client. Further ones get an error immediately."""
     max_sessions: int = 1000
-    """Open sessions of all clients with a handshake. Each has its own process, so that clients never share state."""
+    """Maximum number of sessions with a handshake. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200
-    """Open sessions of one client. If the client opens another, its least recently used session ends."""
+    """Maximum number of sessions of one client. If the client opens another, its least recently used session ends."""
     max_processes: int = 256
-    """Running server processes. At the limit, the client with the most processes loses one to a client with fewer."""
+    """Maximum number of server processes. At the limit, the client with the most processes loses one to a client with
+    fewer."""
     share_processes: bool = True
     """Whether all clients share one process of a stateless server, if its capabilities allow that."""
     shared_ping_seconds: float = 10.0
-    """Time for a shared process to respond to a ping after a request timed out. Then the process is replaced."""
+    """Time for a shared process to respond to a ping after a request timed out. Without a response, it is replaced."""
     max_shared_in_flight: int = 64
-    """Open requests of one client in a shared process. The client's further requests are queued."""
+    """Maximum number of one client's open requests in a shared process. The client's further requests are queued."""
     eviction_seconds: float = 10.0
-    """How long a start waits for the evicted process to end, which is killed after `grace_seconds`."""
+    """How long a new process waits for an evicted one to end. The evicted one is killed after `grace_seconds`."""
     max_in_flight: int = 1000
-    """Open requests of one conversation. Further requests get an error."""
+    """Maximum number of open requests in one conversation. Further requests get an error."""
     max_pipelined: int = 16
-    """Pipelined requests of one connection. At the limit, the gateway stops reading until it has sent a response."""
+    """Maximum number of pipelined requests. At the limit, the gateway reads no more until it has sent a response."""
     max_unsent_bytes: int = 160 * 1024 * 1024
-    """Bytes in the write buffer of one connection: the largest response and some notifications. A connection with more
-    is closed."""
+    """Maximum bytes in the write buffer of one connection: the largest response and some notifications. A connection
+    with more is closed."""
     max_all_unsent_bytes: int = 512 * 1024 * 1024
-    """Bytes in the write buffers of all connections. Above the limit, the slowest readers are disconnected."""
+    """Maximum bytes in the write buffers of all connections. Above the limit, the slowest readers are disconnected."""
     unread_seconds: float = 60.0
     """How long a client with a full write buffer may read nothing before it is disconnected."""
     max_all_body_bytes: int = 512 * 1024 * 1024
-    """Bytes of large requests of all clients that have no response yet. Further large requests get status 503."""
+    """Maximum bytes of all large requests without a response. Further large requests get status 503."""
     max_client_body_bytes: int = 256 * 1024 * 1024
-    """Bytes of large requests of one client that have no response yet. Half of the budget is left for other clients."""
+    """Maximum bytes of one client's large requests without a response. Half of the budget is left for other clients."""
     max_queued_bytes: int = 512 * 1024 * 1024
-    """Bytes of all conversations that are queued for servers, wait for a check, or belong to incomplete messages. Above
-    the limit, the gateway ends the conversation with the most queued bytes."""
+    """Maximum bytes that are queued for servers, wait for a check, or belong to incomplete messages. Above the limit,
+    the gateway ends the conversation with the most queued bytes."""
     max_queued_notifications: int = 1000
-    """Messages of one conversation that are queued until the client opens its notification stream."""
+    """Maximum number of one conversation's messages that are queued until the client opens its notification stream."""
     max_queued_notification_bytes: int = 4 * 1024 * 1024
-    """Bytes of the messages that are queued until the client opens its notification stream."""
+    """Maximum bytes of the messages that are queued until the client opens its notification stream."""
     head_seconds: float = 10.0
     """Time to send the head of a request, so that slow senders cannot occupy connections."""
     body_seconds: float = 60.0
@@ -105,7 +106,7 @@ class HttpLimits(Record):
     max_backoff_seconds: float = 30.0
     """The longest pause before a process is restarted."""
     stable_seconds: float = 10.0
-    """A process that exits within this time after its start exited early."""
+    """A process that exits within this time after its start counts as exited early."""
     grace_seconds: float = 2.0
     """Time for a process to exit before it is killed, and for a remote server to accept the last notifications."""
     reload_seconds: float = 1.0
@@ -113,4 +114,4 @@ class HttpLimits(Record):
     token_read_seconds: float = 5.0
     """Time to read the tokens. If the database takes longer, it counts as unavailable."""
     max_stderr_line_bytes: int = 4096
-    """Bytes of a stderr line of a server that the gateway logs. The remaining bytes are dropped."""
+    """Maximum bytes of a server's stderr line in the gateway's log. The remaining bytes are dropped."""

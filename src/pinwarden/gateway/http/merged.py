@@ -194,7 +194,7 @@ class MergedConversation(Bridge):
         sink.respond(ParsedMessage(data=data, value={"id": message.members["id"], "result": {}}), 0)
 
     async def _list_items(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """List the items of one server. Raises `BackendError` if that takes too long, because the merged list waits."""
+        """List the items of one server. Raises `BackendError` after a timeout, because the merged list waits for it."""
         key = backend, method
         if key in self._late_lists:
             raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")

@@ -1,7 +1,7 @@
 """Relays the messages of one conversation. Every message, in either direction, takes four steps:
 
 1. Parse. `endpoint` parses the messages of the client, `_relay_server_message` those of the server.
-2. Decide. The session returns a `SessionOutput`: what to record and what to send.
+2. Decide. The session returns a `SessionOutput`: the events to record and the messages to send.
 3. Record. `_record_and_send` writes the audit events. A refusal is sent only after it is durable, so it continues in a
    task (`_refuse`) while other messages pass.
 4. Send. `_send_to_server` hands a message to the transport. `_send_to_client` hands it to the request that waits for
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Decision:
-    """What the session decided about one message."""
+    """The session's decision about one message."""
 
     __slots__ = ("error", "message", "output", "posted", "recorded", "to_client")
 
@@ -72,7 +72,7 @@ class Decision:
         posted: PostedRequest | None = None,
     ) -> None:
         self.output = output
-        """What to record and send; None for a late response whose client has disconnected."""
+        """The events to record and messages to send; None for a late response whose client has disconnected."""
         self.message = message
         """The message; None if a timer of the session led to the decision."""
         self.posted = posted
@@ -88,7 +88,7 @@ class Decision:
 class MessageRelay(ABC):
     """Lets the session decide about each message, records the decision, and sends what the session allows.
 
-    `Conversation` adds how requests and the conversation itself end.
+    `Conversation` adds cancelled and failed requests, timers, and the end of the conversation.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  all dependencies of a conversation
@@ -154,11 +154,11 @@ class MessageRelay(ABC):
 
     @abstractmethod
     def _on_overflow(self) -> None:
-        """The memory budget is exceeded, and the queue of this session is the largest."""
+        """Handle that the memory budget is exceeded and that this session has the largest queue."""
 
     @abstractmethod
     def _on_error(self, error: BaseException) -> None:
-        """Slow or queued work raised an exception."""
+        """Handle an exception that slow or queued work raised."""
 
     # Messages of the client
 

@@ -222,8 +222,8 @@ OK = 200
 class ToolCall(PostedRequest):
     """A tool call on the fast path.
 
-    Nearly every request is one, so one object serves all sides: it is the open request of the conversation, the current
-    request of the client's connection, and the request on the connection to the server. If the response is not
+    Nearly every request is a tool call, so one object serves all sides: it is the open request of the conversation, the
+    current request of the client's connection, and the request on the connection to the server. If the response is not
     a single result, the call delegates to an `HttpResponseSink` and a `Reply`, which are created when needed.
     """
 

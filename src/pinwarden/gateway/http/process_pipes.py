@@ -40,7 +40,7 @@ class PipeEnd:
             os.close(descriptor)
 
     async def read_with(self, factory: Callable[[], ProtocolType]) -> asyncio.ReadTransport:
-        """Let the loop read from the pipe, and own it. If this fails, the pipe is closed."""
+        """Hand the pipe over to the event loop, which reads from it. If this fails, the pipe is closed."""
         loop = self._prepare_handover()
         try:
             return (await loop.connect_read_pipe(factory, self))[0]
@@ -49,7 +49,7 @@ class PipeEnd:
             raise
 
     async def write_with(self, factory: Callable[[], ProtocolType]) -> asyncio.WriteTransport:
-        """Let the loop write to the pipe, and own it. If this fails, the pipe is closed."""
+        """Hand the pipe over to the event loop, which writes to it. If this fails, the pipe is closed."""
         loop = self._prepare_handover()
         try:
             return (await loop.connect_write_pipe(factory, self))[0]

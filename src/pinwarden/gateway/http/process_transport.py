@@ -101,7 +101,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the process accepts a message now. Also true if it closed its input, where messages are dropped."""
+        """Whether the process accepts a message now. Also true if it closed its input: messages are then dropped."""
         return self._input_closed or (self._stdin is not None and not self._write_paused)
 
     def start_when_due(self) -> None:
@@ -183,7 +183,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Do nothing, because this transport has no state per request."""
 
     def check_hang(self, since: float) -> bool:
-        """Let the conversation end, which also ends the process."""
+        """Return False, so that the conversation ends and with it the process."""
         del since
         return False
 
@@ -384,7 +384,7 @@ class LineReader(asyncio.Protocol):
     ) -> None:
         """``on_too_long`` is called with the reason if a line exceeds ``max_bytes`` or the shared memory budget.
 
-        If it is None, the bytes beyond the limit are left out.
+        If it is None, the bytes beyond the limit are dropped.
         """
         self._on_line = on_line
         self._on_closed = on_closed

@@ -207,7 +207,7 @@ class RemoteTransport:
                 self.send(ParsedMessage(encode(notification), notification), b"")
 
     def check_hang(self, since: float) -> bool:
-        """Let the conversation end, because other conversations do not depend on it."""
+        """Return False, so that the conversation ends. No other conversation depends on it."""
         del since
         return False
 
@@ -298,7 +298,7 @@ class RemoteTransport:
         self._handshaken = True
 
     def check_session_after(self, post: _PostListener, status: int) -> bool:
-        """Whether a status may mean that the server does not know the session.
+        """Check whether the server still knows the session, if the status is unclear. Returns whether a check runs.
 
         In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
         have other causes, so a ping checks the session. If this method returns True, the result is passed to

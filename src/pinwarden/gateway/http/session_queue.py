@@ -1,6 +1,6 @@
 """The queue of one session: slow work runs in a task, and later work of the session waits until it is done.
 
-`PendingRefusals` has the refusals of the session that are still being recorded.
+`PendingRefusals` keeps track of the session's refusals that are still being recorded.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class SharedProcess:
 
     @property
     def client(self) -> str:
-        """A name that is not a client's, so that the process counts against no client."""
+        """A name that no client has, so that the process counts against no client."""
         return f"\0{self.name}"
 
     @property
@@ -245,7 +245,7 @@ class SharedProcess:
             self._count_undelivered()
 
     def _broadcast_list_changed(self, data: bytes) -> None:
-        """Send the notification to all sessions, which list again. Clients get it only while the process is private."""
+        """Pass the notification to all sessions, which request the list again. Only a single client gets it."""
         for transport in tuple(self._transports):
             transport.owner.on_server_message(data)
 

@@ -59,7 +59,7 @@ class StatusPages:
         return (503 if problems else 200), _JSON, orjson.dumps(body)
 
     def build_metrics_page(self, client: GatewayClient | None) -> tuple[int, str, bytes]:
-        """Metrics in Prometheus' text format, for the servers that the client may use."""
+        """Return metrics in Prometheus' text format, for the servers that the client may use."""
         upstreams = self._manager.upstreams.values()
         visible = [upstream for upstream in upstreams if client is not None and client.may_use(upstream.name)]
         return 200, _TEXT, "".join(self._format_metrics(sorted(visible, key=lambda upstream: upstream.name))).encode()
@@ -179,7 +179,7 @@ class Tracing:
     def __init__(self, tracer: Tracer, close: Callable[[], None] = lambda: None) -> None:
         self._tracer = tracer
         self.close = close
-        """Export remaining spans."""
+        """Exports the remaining spans."""
 
     def trace(self, sink: ResponseSink, message: ParsedMessage, server: str, client: str, call: str) -> TracedSink:
         """Start a span for a request. Returns a sink that ends the span with the response."""
@@ -259,7 +259,7 @@ class TracedSink:
 
 
 def configure_tracing(variables: Mapping[str, str], write_log: Callable[[str], None]) -> Tracing | None:
-    """Tracing as configured by OpenTelemetry's environment variables; None if not configured or not installed."""
+    """Configure tracing by OpenTelemetry's environment variables; None if it is not configured or not installed."""
     if (
         not any(variables.get(name) for name in _TRACING_VARIABLES)
         or variables.get("OTEL_SDK_DISABLED", "").lower() == "true"

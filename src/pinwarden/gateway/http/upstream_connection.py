@@ -376,14 +376,14 @@ class UpstreamConnection(asyncio.Protocol):
                     self._body = bytearray(self._body)  # a list of tiny parts would take twenty times their size
                 self._body += data
             return
-        self._size = 0  # the limit counts for each event of a stream
+        self._size = 0  # each event of a stream may have this size
         self._messages += [event.data for event in self._events.feed(data) if event.name == "message"]
 
     def on_message_complete(self) -> None:
         """Complete the response, unless it is an interim response (1xx)."""
         if self._parser.get_status_code() >= 200:
             self._complete = True
-            self._keep_alive = self._parser.should_keep_alive()  # known only here
+            self._keep_alive = self._parser.should_keep_alive()  # the parser knows this only at the end of the response
         else:
             self._headers = {}
 

@@ -170,7 +170,7 @@ class UpstreamFactory:
         return lambda owner: supervisor.open(owner, lambda text: self._write_log(f"{name}: {text}"))
 
     def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
-        """The command that starts the server: its verified bytes or, with --allow-execute, the configured command."""
+        """Return a function that builds the start command. With --allow-execute, it may start unverified bytes."""
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 

@@ -87,7 +87,7 @@ class DeferredMessages:
             reason = "The server did not send its lists in time."
             self._audit.record_refused_message("list_failed", reason, message.method, call, out)
             if not isinstance(message, TaskNotification):
-                text = "pinwarden: the server's lists could not be evaluated in time"
+                text = "pinwarden: the server's lists could not be checked in time"
                 details = {"pinwarden": {"code": "list_failed"}}
                 out.to_client.append(build_error_response(message.request_id, INVALID_PARAMS, text, details))
 

@@ -71,7 +71,7 @@ class CallFastPath:
         self.open = open_requests
         self.max_open = guard.limits.max_open
         self.events: Mapping[str, AuditEvent] = {}
-        """By tool, the audit event of a call. The request id at the end of ``call`` is missing."""
+        """The audit event of a call, by tool. The request id at the end of ``call`` is missing."""
         self.generation = -1
         """The guard's generation when `refresh` ran; -1 after `invalidate`."""
         self._client = ""
@@ -87,7 +87,7 @@ class CallFastPath:
     def load_parser(self) -> Callable[[bytes], Any]:
         """Import and return the fast JSON parser, which raises ValueError. It is less strict than the session's parser.
 
-        Tell `admit` and `may_relay` which messages it parsed, so that they check what it lets pass.
+        Tell `admit` and `may_relay` which messages it parsed, so that they make up for the checks that it omits.
         """
         from pinwarden.core.fast_json import is_strict, loads
 
@@ -103,7 +103,7 @@ class CallFastPath:
         stdio calls this on the thread that reads from the client, without the session's lock. Dictionary operations are
         atomic, and a concurrent change by another thread has the same effect as one that comes a moment later. If the
         other thread counts the calls at the same time, one call may not be counted. A list may then be refreshed one
-        call later than the policy says, but never later in time.
+        call later than the policy says. Its maximum age is not affected.
         """
         try:
             request_id, params = message["id"], message["params"]

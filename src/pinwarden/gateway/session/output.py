@@ -71,7 +71,7 @@ class OutputBuilder:
 _DEFINITION_EVENT_KINDS = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USE_EVENT_KINDS = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _MAX_NAME, _MAX_NAMES = 60, 12  # characters of a name, and names, in the event of a first use
-_MAX_REASONS = 100  # of refusals, counted separately; there are about a dozen, but some contain text of a server
+_MAX_REASONS = 100  # reasons that are counted separately; about a dozen exist, but some contain text of a server
 _MAX_SERVER_REQUESTS = 100  # recorded one by one; later ones are only counted
 _MAX_REMEMBERED = 50_000  # definitions, and as many uses, that are not recorded again in a session
 
@@ -88,11 +88,11 @@ class SessionAudit:
         self._recorded: set[tuple[str, str, bytes, str]] = set()
         """Recorded definitions: entity, key, digest and action."""
         self._latest: dict[tuple[str, str], tuple[bytes, str]] = {}
-        """By item, the digest and action of the last served definition."""
+        """The digest and action of the last served definition, by item."""
         self._recorded_uses: set[tuple[str, str, int, str]] = set()
         """Recorded uses. Separate from definitions, so that a server with very long lists cannot use up the limit."""
         self._refusals: dict[tuple[str, str], int] = {}
-        """By code and reason, the number of refused messages that belong to no call."""
+        """The number of refused messages that belong to no call, by code and reason."""
         self._server_requests = self._pings = 0
 
     def make_call_id(self, request_id: object) -> str:
@@ -114,7 +114,7 @@ class SessionAudit:
         out.sightings.append(verdict)
 
     def _differs_from_latest(self, mark: tuple[str, str, bytes, str], verdict: Verdict) -> bool:
-        """Whether the item was served with another definition or action before: a review shows the latest one."""
+        """Whether the item's last definition or action was another one, because a review must show the latest one."""
         if verdict.code == "duplicate_name":  # two definitions of one name would replace each other in every list
             return False
         item, content = mark[:2], mark[2:]
@@ -131,7 +131,7 @@ class SessionAudit:
         out.durable = out.durable or verdict.action == BLOCK
 
     def record_use_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
-        """`record_use` for repeated uses: recorded once for each name and action."""
+        """Record a use like `record_use`, but only once for each name and action."""
         mark = (verdict.entity, verdict.key, hash(name), verdict.action)
         if mark in self._recorded_uses:
             return
@@ -140,7 +140,7 @@ class SessionAudit:
         self.record_use(verdict, method, call, out)
 
     def build_call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
-        """Return, by tool, the event of a call that passes. The request id at the end of ``call`` is missing."""
+        """Return the event of an allowed call, by tool. The request id at the end of ``call`` is missing."""
         return {verdict.key: self.build_event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
 
     def record_ping(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
@@ -181,7 +181,7 @@ class SessionAudit:
         self.record_refusal(refusal, method, call, out)
 
     def record_refused_message_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
-        """`record_refused_message` for repeated messages: recorded once for each method."""
+        """Record a refused message like `record_refused_message`, but only once for each method."""
         mark = ("", code, hash(method), BLOCK)
         if mark not in self._recorded_uses and len(self._recorded_uses) < _MAX_REMEMBERED:
             self._recorded_uses.add(mark)

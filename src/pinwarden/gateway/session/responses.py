@@ -44,7 +44,7 @@ from pinwarden.surface.surface import Item, ItemKind
 _IDENTITY = frozenset({"initialize", "server/discover"})
 _TASK_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TASK_ENDED = frozenset({"completed", "failed", "cancelled"})
-_MAX_ATTEMPTS = 3  # how often the list is requested again because it lacks an item of a page
+_MAX_ATTEMPTS = 3  # requests for a list that lacks an item of the client's page
 _MAX_COUNTED = 10_000  # items and tasks whose rounds of requests are counted
 _MAX_TASK_REQUESTS = 100  # remembered for a task; with more of them, each poll counts as a round
 
@@ -236,9 +236,9 @@ class ResultChecker:
         self._links = links
         self._request_checker = request_checker
         self._rounds: dict[str, int] = {}
-        """By target, the number of consecutive results that contained requests."""
+        """The number of consecutive results that contained requests, by target."""
         self._task_requests: dict[str, frozenset[int]] = {}
-        """By task, hashes of its requests so far. Each poll of a task repeats its open requests."""
+        """Hashes of the requests so far, by task. Each poll of a task repeats its open requests."""
 
     @property
     def may_relay(self) -> bool:

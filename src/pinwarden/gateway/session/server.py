@@ -1,4 +1,4 @@
-"""Checks a server's description of itself: removes what is not approved, and refuses requests that need it."""
+"""Checks a server's description of itself: removes unapproved parts, and refuses requests that need them."""
 
 from __future__ import annotations
 

@@ -70,9 +70,9 @@ class ServerRequestDecider:
         self._content_checker = content_checker
         self._unknown_methods = UnknownMethodDecider(guard, audit, "server")
         self.open: dict[Any, str] = {}
-        """By id, the methods of requests that wait for a response from the client."""
+        """The methods of requests that wait for a response from the client, by id."""
         self.rounds = 0
-        """How many sampling and elicitation requests came since the last result."""
+        """The number of sampling and elicitation requests since the last result."""
 
     def on_request(self, data: bytes, message: Any, method: str, out: OutputBuilder) -> None:
         """Forward a request from the server to the client, or send the server a refusal."""
@@ -102,7 +102,7 @@ class ServerRequestDecider:
             out.to_server.append(data)
 
     def on_notification(self, data: bytes, message: Any, method: str, out: OutputBuilder) -> None:
-        """Forward a notification from the server after the checks that results get, too."""
+        """Check a notification from the server like a result, and forward it."""
         refusal = self._find_server_refusal(out)
         if refusal is not None:
             self._audit.record_refused_message_once(refusal.code, refusal.reason, method[:_MAX_METHOD], out)
@@ -132,7 +132,7 @@ class ServerRequestDecider:
             out.to_client.append(self._content_checker.sanitize(data, message, "error", request, out))
 
     def _find_request_refusal(self, data: bytes, message: Any, method: str, out: OutputBuilder) -> Refusal | None:
-        """Return why a request is refused whatever its content; None if only the content decides."""
+        """Return why a request is refused before its content is checked; None if its content must be checked."""
         refusal = self._find_server_refusal(out)
         if refusal is not None:
             return refusal

@@ -32,7 +32,7 @@ class TaskRegistry:
 
     def __init__(self) -> None:
         self._tools: dict[str, dict[str, frozenset[str]]] = {}
-        """By client and task id, the tools that may have started the task."""
+        """The tools that may have started a task, by client and task id."""
         self._lock = Lock()
 
     def remember(self, result: Any, tool: str, client: str = "") -> None:

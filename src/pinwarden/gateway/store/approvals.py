@@ -1,7 +1,7 @@
 """The tables of shared approvals, and of surfaces that were trusted on first use.
 
-Later lists of a server are compared with its trusted surface, which changes only by approval. A list that the server
-did not have on first use is not trusted when it appears later.
+Later lists of a server are compared with its trusted surface, which changes only by approval. If a server offers
+another list only after its first use, that list is not trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StoredApproval(Record):
     """Increases with every decision in the database."""
     server: str
     identity: str
-    """The identity of the server in the approver's lock: a digest of what is started or contacted."""
+    """The identity of the server in the approver's lock: a digest of its command or URL."""
     entity: str
     item: str
     digest: str
@@ -165,7 +165,7 @@ class Approvals:
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
-        """Return, by approval, the running gateways that have a server of that name but do not apply the approval."""
+        """Return the running gateways that have a server of that name but do not apply the approval, by approval."""
         followers = self.list_followers(now)
         approvals = self.list_for_servers(sorted({follower.server for follower in followers}))
         behind = {

@@ -1,6 +1,6 @@
 """``/api/compare``: the changes between two versions (files, API surface hash, surface drift).
 
-A comparison can take seconds, so clients take turns, each pair of digests is compared once, and results are cached.
+A comparison can take seconds. Therefore clients take turns, and each result is cached by the digests of both versions.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Comparisons:
             running = self._executor.submit(client, partial(_compare_to_json, self._registry, pair))
             self._running[digests] = running
             running.add_done_callback(partial(self._finish, digests))
-        return await asyncio.shield(running)  # other requests may wait for the same result
+        return await asyncio.shield(running)  # shielded, because other requests may wait for the same result
 
     def _finish(self, digests: Digests, future: asyncio.Future[ComparisonMembers]) -> None:
         self._running.pop(digests, None)
@@ -137,7 +137,7 @@ class VersionPair(Record):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The digests that determine the result; used as the cache key."""
+        """The digests that determine the result, used as the cache key."""
         return _list_digests(self.before) + _list_digests(self.after)
 
 

@@ -99,7 +99,7 @@ class LoggedApp:
 
 
 def _forward_uvicorn_log(log: ServiceLog) -> None:
-    """Write uvicorn's own warnings and errors to the service's log."""
+    """Write uvicorn's warnings and errors to the log of the service."""
 
     class Forward(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -111,9 +111,9 @@ def _forward_uvicorn_log(log: ServiceLog) -> None:
 
 
 HEADER_TIMEOUT_SECONDS = 20.0
-"""Seconds for request headers to arrive, and for the rest of a request body after its response was sent."""
+"""Seconds in which request headers must arrive; also for the rest of a request body after its response was sent."""
 WRITE_TIMEOUT_SECONDS = 60.0
-"""Seconds in which a client must read some part of a pending response."""
+"""Seconds in which a client must read at least some bytes of a pending response."""
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 32
 """The maximum number of pipelined requests per connection."""
@@ -165,7 +165,7 @@ class _ConnectionLimits:
 
 
 def _cancel_timer(timer: TimerHandle | None) -> TimerHandle | None:
-    """Cancel a timer. Returns None, to assign to the attribute that held it."""
+    """Cancel a timer. Returns None, which the caller assigns to the timer's attribute."""
     if timer is not None:
         timer.cancel()
     return None
@@ -176,7 +176,7 @@ class _BoundedH11(_ConnectionLimits, H11Protocol):
 
 
 def build_bounded_protocol() -> type[Any]:
-    """uvicorn's protocol with limits: httptools if it is installed, otherwise h11."""
+    """Build uvicorn's protocol with limits: httptools if it is installed, otherwise h11."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:

@@ -73,7 +73,7 @@ def set_key(transaction: Transaction, namespace: str, key_id: str, role: str, no
 
 
 def remove_key(transaction: Transaction, namespace: str, key_id: str) -> bool:
-    """Remove a key; return whether it existed."""
+    """Remove a key. Returns whether it existed."""
     return transaction.run("DELETE FROM namespace_keys WHERE namespace = ? AND key_id = ?", (namespace, key_id)) == 1
 
 
@@ -103,7 +103,7 @@ def list_tokens(transaction: Transaction) -> list[PublisherToken]:
 
 
 def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
-    """Revoke a token; return whether it was active."""
+    """Revoke a token. Returns whether it was active."""
     return transaction.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 

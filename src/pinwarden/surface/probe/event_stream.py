@@ -16,7 +16,7 @@ class Event(Record):
 
 
 class EventParser:
-    """Parses an event stream as in the WHATWG HTML standard, section 9.2.6."""
+    """Parses an event stream according to the WHATWG HTML standard, section 9.2.6."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_bytes = max_event_bytes

@@ -161,7 +161,7 @@ class ProbeTransport(Protocol):
 
     name: str
     line_based: bool
-    """Whether each message is a line. Then log lines can occur between messages, and requests can overlap."""
+    """Whether each message is a line, so that log lines can occur between messages and requests can overlap."""
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None

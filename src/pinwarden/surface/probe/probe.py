@@ -63,7 +63,7 @@ class ProbeOptions(Record):
 
 
 class ProbeProgress(Record):
-    """The number of finished probes, for the progress callback of `probe_all`."""
+    """The progress that `probe_all` reports after each finished probe."""
 
     index: int
     done: int

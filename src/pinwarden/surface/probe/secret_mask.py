@@ -16,7 +16,7 @@ _MASK = "***"
 
 
 class SecretMask:
-    """Replaces the secrets of one probe in messages by ``***``."""
+    """Replaces secrets in error messages by ``***``."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # For the header "Bearer abc", mask both "Bearer abc" and "abc".
@@ -48,7 +48,7 @@ def refuse_echoed_secrets(surface: Surface, sent_values: Iterable[tuple[str, str
 
 
 def refuse_echoed_secrets_in(responses: Any, sent_values: Iterable[tuple[str, str]]) -> None:
-    """Raise SECRET_REPEATED if a JSON value of a server contains a secret that was sent to the server."""
+    """Raise SECRET_REPEATED if a JSON value from a server contains a secret that was sent to that server."""
     secret_names = {
         part: name
         for name, value in sent_values
