@@ -43,7 +43,7 @@ T = TypeVar("T")
 class RecordingStream:
     """A client's open notification stream that records its messages."""
 
-    open = True
+    is_open = True
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []

@@ -177,7 +177,7 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.got: list[Any] = []
-        self.open = True
+        self.is_open = True
 
     def send_message(self, frame: ParsedMessage) -> None:
         self.got.append(frame.value)

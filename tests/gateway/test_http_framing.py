@@ -48,7 +48,7 @@ class Echo:
         self.routes: dict[bytes, Short] = {}
         self.short = 0
 
-    def admit(self, headers: dict[bytes, bytes]) -> str:
+    def authenticate(self, headers: dict[bytes, bytes]) -> str:
         self.admitted.append(headers)
         return headers.get(b"authorization", b"").decode()
 

@@ -129,8 +129,8 @@ def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
             await asyncio.get_running_loop().run_in_executor(None, locked._build_remote_opener, "notes", moved)
         assert ended_on == []
-        locked.close_replaced()
-        locked.close_replaced()
+        locked.close_replaced_pools()
+        locked.close_replaced_pools()
 
     asyncio.run(scene())
     assert ended_on == [get_ident()]
@@ -158,7 +158,7 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
         for _ in range(3):
             for upstream in merged._find_visible_upstreams().values():
                 merged._open_if_due(upstream)
-            await merged._wait_for(*upstreams)
+            await merged._wait_for_first_attempts(*upstreams)
             await asyncio.sleep(0)
             now += limits.merged_retry_seconds
         merged.close("")

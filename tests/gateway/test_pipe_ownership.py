@@ -75,9 +75,9 @@ def test_a_pipe_closed_by_the_event_loop_is_not_closed_twice(new_loop: NewLoop) 
         ends = PipeEnds.from_process(process)
         numbers = [end.fileno() for end in (ends.stdin, ends.stdout, ends.stderr)]
         transports = [
-            await ends.stdin.write_with(asyncio.BaseProtocol),
-            await ends.stdout.read_with(asyncio.Protocol),
-            await ends.stderr.read_with(asyncio.Protocol),
+            await ends.stdin.connect_writer(asyncio.BaseProtocol),
+            await ends.stdout.connect_reader(asyncio.Protocol),
+            await ends.stderr.connect_reader(asyncio.Protocol),
         ]
         for transport in transports:
             transport.close()
@@ -98,7 +98,7 @@ def test_a_cancelled_start_closes_every_pipe_once(new_loop: NewLoop) -> None:
     async def talk() -> None:
         process = started()
         ends = PipeEnds.from_process(process)
-        task = asyncio.get_running_loop().create_task(ends.stdout.read_with(asyncio.Protocol))
+        task = asyncio.get_running_loop().create_task(ends.stdout.connect_reader(asyncio.Protocol))
         await asyncio.sleep(0)
         descriptor = ends.stdout.fileno()
         task.cancel()
@@ -118,7 +118,7 @@ def test_a_descriptor_that_the_event_loop_refuses_is_closed(tmp_path: Path) -> N
     async def refused() -> None:
         end = PipeEnd(os.open(tmp_path / "file", os.O_RDONLY | os.O_CREAT))
         with pytest.raises(ValueError, match="only for pipes"):
-            await end.write_with(asyncio.BaseProtocol)
+            await end.connect_writer(asyncio.BaseProtocol)
 
     with same_descriptors_as_before():
         asyncio.run(refused())

@@ -140,7 +140,9 @@ class Host:
         self.state = GatewayState(folder, world.state.url)
         self.lock = lock
         self.clock = 1_000_000
-        self.shared = SharedApprovals(lambda: self.state.approvals, self.state.lock_location(lock), lambda: self.clock)
+        self.shared = SharedApprovals(
+            lambda: self.state.approvals, self.state.get_lock_location(lock), lambda: self.clock
+        )
         self.source = LockApprovals(lock, "notes", shared=self.shared)
 
     def approved(self) -> Surface:
@@ -206,7 +208,7 @@ def test_attack_an_approval_of_another_server_of_the_same_name_does_not_apply(
     assert there.descriptions() == {"search": SEARCH["description"]}
     (name,) = here.serve(CHANGED)
     done = here.run("review", "approve", name, "--why", "fine")
-    place = there.state.lock_location(there.lock)
+    place = there.state.get_lock_location(there.lock)
     assert (
         f"note: {place} does not apply it, because it has another server of this name or runs with --approvals lock"
         in (done.out)
@@ -224,7 +226,7 @@ def test_an_approval_that_a_gateway_does_not_follow_stays_in_the_list(here: Revi
     there.approved()
     name = approve(here, CHANGED)
     listed = here.json("review", "list")["reviews"]
-    place = there.state.lock_location(there.lock)
+    place = there.state.get_lock_location(there.lock)
     assert [(review["name"], review["state"], review["not_followed_by"]) for review in listed] == [
         (name, "approved", [place])
     ]

@@ -28,7 +28,7 @@ class DocumentReader(JsonObject):
     __slots__ = ()
 
     def __init__(self, value: Any, path: str) -> None:
-        super().__init__(value, path, document_error)
+        super().__init__(value, path, build_document_error)
 
     @classmethod
     def for_schema(cls, document: Any, schema: str) -> DocumentReader:
@@ -68,7 +68,7 @@ def read_json(data: bytes) -> Any:
     return strict_json.parse_json(data, DOCUMENT_LIMITS)
 
 
-def document_error(path: str, problem: str) -> PinwardenError:
+def build_document_error(path: str, problem: str) -> PinwardenError:
     """Build the error ``DOCUMENT_INVALID`` for the member at a path."""
     return PinwardenError("DOCUMENT_INVALID", f"{path[:200]} {problem}", data={"path": path})
 

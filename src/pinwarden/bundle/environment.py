@@ -22,14 +22,14 @@ BUILDER = "bundle/1"
 _SECTION = "bundle"
 
 
-def list_tree_rows(entries: Iterable[ManifestEntry]) -> list[TreeFile]:
+def list_tree_files(entries: Iterable[ManifestEntry]) -> list[TreeFile]:
     """Return path, executable bit and SHA-256 of each file. The SHA-256 is part of the blob's CID."""
     return [(entry.path, entry.executable, bytes(Cid.parse(entry.blob_cid))[4:].hex()) for entry in entries]
 
 
 def compute_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
     """Compute the digest of a bundle's unpacked files."""
-    return hash_file_list(list_tree_rows(entries))
+    return hash_file_list(list_tree_files(entries))
 
 
 def derive_environment_key(pin: BundlePin) -> str:
@@ -89,7 +89,7 @@ def build_environment(folder: Path, pin: BundlePin, store: Store) -> None:
     if compute_tree_digest(entries) != pin.tree:
         raise PinwardenError("ARTIFACT_MISMATCH", "the bundle's files differ from the files in the lock")
     unpack(entries, contents, folder / TREE)
-    write_manifest(folder, {_SECTION: list_tree_rows(entries)})
+    write_manifest(folder, {_SECTION: list_tree_files(entries)})
 
 
 def find_tree_problem(folder: Path, pin: BundlePin) -> str | None:

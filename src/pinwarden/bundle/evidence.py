@@ -119,7 +119,7 @@ class ValidAttestation(Record):
     role: str
 
 
-class _NotCounted(Exception):  # noqa: N818  # not an error
+class _IgnoredClaim(Exception):  # noqa: N818  # not an error
     """An attestation or claim does not count. Other attestations of the bundle may still count."""
 
 
@@ -132,13 +132,13 @@ def find_valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest)
             document = _parse_attestation(data)
             signers = _find_attestation_signers(document, request)
             _check_subject(document, pointer, literal=request.literal)
-        except _NotCounted as problem:
+        except _IgnoredClaim as problem:
             not_counted.append(f"attestation {index}: {problem}")
             continue
         for claim_index, claim in _iter_integrity_claims(document):
             try:
                 valid.append(_validate_claim(claim, pointer, signers, request))
-            except _NotCounted as problem:
+            except _IgnoredClaim as problem:
                 not_counted.append(f"attestation {index}, claim {claim_index}: {problem}")
     if not valid:
         raise PinwardenError(
@@ -159,7 +159,7 @@ def _parse_attestation(data: bytes) -> Any:
     try:
         return parse_documents({"attestation": data})["attestation"]
     except PinwardenError as err:
-        raise _NotCounted(err.message) from err
+        raise _IgnoredClaim(err.message) from err
 
 
 def _find_attestation_signers(document: Any, request: AcceptanceRequest) -> list[TrustedKey]:
@@ -167,7 +167,7 @@ def _find_attestation_signers(document: Any, request: AcceptanceRequest) -> list
         document, request.trust.find_attestation_key, ATTESTATION_SIGNED_FIELDS, literal=request.literal
     )
     if not signers:
-        raise _NotCounted("no trusted key signed its subject and claims")
+        raise _IgnoredClaim("no trusted key signed its subject and claims")
     return signers
 
 
@@ -175,7 +175,7 @@ def _check_subject(document: Any, pointer: dict[str, Any], *, literal: bool) -> 
     subject = get_member(document, "subject")
     for name in ("root_cid",) if literal else ("root_cid", "descriptor_cid", "cid_profile"):
         if not is_same_json(get_member(subject, name), pointer.get(name)):
-            raise _NotCounted(f"its {name} belongs to another bundle")
+            raise _IgnoredClaim(f"its {name} belongs to another bundle")
 
 
 def _iter_integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
@@ -193,20 +193,20 @@ def _validate_claim(
         _check_issuer(key_id, role, signers)
     _check_expiry(claim, request)
     if get_member(claim, "payload", "verified_root_cid") != pointer.get("root_cid"):
-        raise _NotCounted("its verified_root_cid belongs to another bundle")
+        raise _IgnoredClaim("its verified_root_cid belongs to another bundle")
     if not request.literal:
         verified = get_member(claim, "payload", "verified_descriptor_cid")
         if verified not in (None, pointer.get("descriptor_cid")):
-            raise _NotCounted("its verified_descriptor_cid belongs to another descriptor")
+            raise _IgnoredClaim("its verified_descriptor_cid belongs to another descriptor")
     return ValidAttestation(key_id=str(key_id), role=str(role))
 
 
 def _check_issuer(key_id: Any, role: Any, signers: list[TrustedKey]) -> None:
     signer = next((key for key in signers if key.key_id == key_id), None)
     if signer is None:
-        raise _NotCounted("its issuer did not sign it")
+        raise _IgnoredClaim("its issuer did not sign it")
     if role not in ROLES or role not in signer.roles:
-        raise _NotCounted("its issuer is not trusted in that role")
+        raise _IgnoredClaim("its issuer is not trusted in that role")
 
 
 def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
@@ -220,7 +220,7 @@ def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
     if expires is None:
         if request.literal:
             return
-        raise _NotCounted("its expires_at_utc is not a timestamp")
+        raise _IgnoredClaim("its expires_at_utc is not a timestamp")
     if expires < now:
         raise PinwardenError(
             "ATTESTATION_EXPIRED",

@@ -185,7 +185,7 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
     pulled, opened = fetch_bundle(reference, net)
     provenance = accept_pulled(pulled, options.acceptance) if options.acceptance is not None else None
     with _write_all_or_nothing(
-        _name_files(pulled.parts, opened.documents.descriptor, options.output, provenance)
+        _plan_output_files(pulled.parts, opened.documents.descriptor, options.output, provenance)
     ) as written:
         if options.unpack_to is not None:
             unpack(opened.documents.manifest.entries, opened.contents, options.unpack_to)
@@ -224,7 +224,7 @@ def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenanc
     raise PinwardenError(rejection.code, rejection.what, hint=rejection.fix, data=rejection.why)
 
 
-def _name_files(
+def _plan_output_files(
     parts: BundleParts, descriptor: BundleDescriptor, output: Path, provenance: Provenance | None
 ) -> dict[Path, bytes]:
     archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"

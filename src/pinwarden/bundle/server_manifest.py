@@ -52,7 +52,7 @@ def parse_server_manifest(data: bytes) -> ServerManifest:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME} cannot be read: {err.message}") from err
-    manifest = JsonObject(document, "", _manifest_error)
+    manifest = JsonObject(document, "", _build_manifest_error)
     name, version = _read_text(manifest, "name"), _read_text(manifest, "version")
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         manifest.fail("name", f"is not a valid server name: {name[:80]!a}")
@@ -73,13 +73,13 @@ def _check_entry(path: str) -> str:
     try:
         return check_portable(path.removeprefix("./"))
     except PinwardenError as err:
-        raise _manifest_error("entry", f"is not a portable path inside the bundle: {path[:80]!a}") from err
+        raise _build_manifest_error("entry", f"is not a portable path inside the bundle: {path[:80]!a}") from err
 
 
 def _read_text(manifest: JsonObject, name: str) -> str:
     return manifest.string(name, _TEXT, kind="a string without control characters")
 
 
-def _manifest_error(path: str, problem: str) -> PinwardenError:
+def _build_manifest_error(path: str, problem: str) -> PinwardenError:
     member = path or MANIFEST_NAME
     return PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} {problem}", data={"member": member})

@@ -66,7 +66,7 @@ def parse_trust(data: bytes) -> Trust:
 
 def trust_from_json(document: Any) -> Trust:
     """Build trust from a strictly parsed value."""
-    reader = JsonObject(document, "", _trust_error)
+    reader = JsonObject(document, "", _build_trust_error)
     return Trust(registry_keys=_read_keys(reader, "trusted_registry_keys"), known_keys=_read_keys(reader, "known_keys"))
 
 
@@ -81,7 +81,7 @@ def _read_keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
 
 def trusted_key_from_json(value: Any, path: str) -> TrustedKey:
     """Read a key from a trust file or key file. ``key_id`` and ``public_key`` must match."""
-    reader = JsonObject(value, path, _trust_error)
+    reader = JsonObject(value, path, _build_trust_error)
     name, roles = reader.string("name", default=""), reader.strings("roles", default=[])
     if "alg" in reader:
         reader.one_of("alg", ("ed25519",))
@@ -102,7 +102,7 @@ def trusted_key_to_json(trusted: TrustedKey) -> dict[str, Any]:
     }
 
 
-def _trust_error(path: str, problem: str) -> PinwardenError:
+def _build_trust_error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("TRUST_INVALID", f"{path or 'the trust file'} {problem}")
 
 
@@ -132,7 +132,7 @@ def parse_installer_policy(data: bytes) -> InstallerPolicy:
 
 def installer_policy_from_json(document: Any) -> InstallerPolicy:
     """Build a policy from a parsed value. Unknown keys are errors: they might be restrictions."""
-    policy = JsonObject(document, "", _policy_error)
+    policy = JsonObject(document, "", _build_policy_error)
     for key in sorted(policy.value):
         if key in _PERMISSION_VALUES:
             policy.one_of(key, _PERMISSION_VALUES[key])
@@ -142,7 +142,7 @@ def installer_policy_from_json(document: Any) -> InstallerPolicy:
     return InstallerPolicy(**policy.value)
 
 
-def _policy_error(path: str, problem: str) -> PinwardenError:
+def _build_policy_error(path: str, problem: str) -> PinwardenError:
     return PinwardenError("POLICY_INVALID", f"the installer policy{path and f': {path}'} {problem}")
 
 
@@ -218,9 +218,9 @@ class TrustStore(Record):
         ``witnesses_needed`` stays the same: revoking a witness must not lower the quorum.
         """
         registry = next((registry for registry in self.registries if registry.key.key_id == key_id), None)
-        return None if registry is None else replace(registry, witnesses=self.without_revoked(registry.witnesses))
+        return None if registry is None else replace(registry, witnesses=self.exclude_revoked(registry.witnesses))
 
-    def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
+    def exclude_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
         """Return the witnesses whose keys are not revoked.
 
         Earlier cosignatures of a revoked witness do not count either, because a stolen key can sign with any date.
@@ -264,10 +264,10 @@ def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
     check_not_revoked(
         store, registry.key.key_id, registry.log.key.did, *(witness.key.did for witness in registry.witnesses)
     )
-    _refuse_replaced(store, registry.key.key_id, registry.log.key.did)
+    _check_not_replaced(store, registry.key.key_id, registry.log.key.did)
     if any(known.key.key_id == registry.key.key_id for known in store.keys):
         _refuse_usage(f"{registry.key.key_id} is already trusted for attestations; a registry needs a key of its own")
-    _refuse_name(store, registry.key)
+    _check_name_is_free(store, registry.key)
     before = next((other for other in store.registries if other.key.key_id == registry.key.key_id), None)
     others = tuple(other for other in store.registries if other is not before)
     return replace(
@@ -307,13 +307,13 @@ def apply_key_changes(
 def add_key(store: TrustStore, known: AttestationKey) -> TrustStore:
     """Trust a key for attestations in its roles. Replaces an earlier entry of the same key."""
     check_not_revoked(store, known.key.key_id)
-    _refuse_replaced(store, known.key.key_id)
+    _check_not_replaced(store, known.key.key_id)
     unknown = [role for role in known.key.roles if role not in ROLES]
     if unknown or not known.key.roles:
         _refuse_usage(f"an attestation key needs one or more of the roles {', '.join(ROLES)}")
     if store.find_registry(known.key.key_id):
         _refuse_usage(f"{known.key.key_id} is the key of a registry; attestations need a key of their own")
-    _refuse_name(store, known.key)
+    _check_name_is_free(store, known.key)
     others = tuple(other for other in store.keys if other.key.key_id != known.key.key_id)
     return replace(store, keys=(*others, known))
 
@@ -360,7 +360,7 @@ def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
             )
 
 
-def _refuse_replaced(store: TrustStore, *key_ids: str) -> None:
+def _check_not_replaced(store: TrustStore, *key_ids: str) -> None:
     for key_id in key_ids:
         replaced = store.find_replaced_key(key_id)
         if replaced is not None:
@@ -372,7 +372,7 @@ def _refuse_replaced(store: TrustStore, *key_ids: str) -> None:
             )
 
 
-def _refuse_name(store: TrustStore, key: TrustedKey) -> None:
+def _check_name_is_free(store: TrustStore, key: TrustedKey) -> None:
     entries: tuple[TrustedRegistry | AttestationKey, ...] = (*store.registries, *store.keys)
     if key.name and any(entry.key.name == key.name and entry.key.key_id != key.key_id for entry in entries):
         _refuse_usage(

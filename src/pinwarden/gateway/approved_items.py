@@ -46,11 +46,11 @@ def is_intact(definition: Definition) -> bool:
     if definition.entity == SERVER_ITEM:
         key = definition.item if definition.item in SERVER_MEMBERS else ""
     else:
-        key = make_storable_name(_item_key(definition, value))
+        key = make_storable_name(_get_item_key(definition, value))
     return bool(key) and key == definition.item and str(Digest.of_bytes(canonicalize(value))) == definition.digest
 
 
-def _item_key(definition: Definition, value: Any) -> str:
+def _get_item_key(definition: Definition, value: Any) -> str:
     kind = KIND_BY_ENTITY.get(definition.entity)
     key = value.get(kind.key) if kind is not None and isinstance(value, dict) else None
     return key if isinstance(key, str) else ""
@@ -58,17 +58,17 @@ def _item_key(definition: Definition, value: Any) -> str:
 
 def is_approved(definition: Definition, approved: Surface) -> bool:
     """Whether the surface already contains the definition."""
-    return definition.digest in approved_digests(definition, approved)
+    return definition.digest in find_approved_digests(definition, approved)
 
 
 def can_be_added(definition: Definition, approved: Surface) -> bool:
     """Whether the surface already has the definition, or still has a definition that this one replaces."""
     expected = set(definition.expected.split())
-    digests = approved_digests(definition, approved)
+    digests = find_approved_digests(definition, approved)
     return definition.digest in digests or bool(digests & expected if expected else not digests)
 
 
-def approved_digests(definition: Definition, approved: Surface) -> set[str]:
+def find_approved_digests(definition: Definition, approved: Surface) -> set[str]:
     """Return the digests that the surface has for the item."""
     if definition.entity == SERVER_ITEM:
         server = approved.server or {}

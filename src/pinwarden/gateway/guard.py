@@ -63,7 +63,7 @@ class SessionLimits(Record):
     """Interval in which approvals are read again, and so the longest delay until an approval takes effect."""
 
     @property
-    def json(self) -> Limits:
+    def json_limits(self) -> Limits:
         """The limits of the strict parser."""
         return Limits(max_bytes=self.max_message_bytes)
 
@@ -229,7 +229,7 @@ class Guard:
         """Return a verdict for each member of the server's description of itself."""
         return check_server(info, self._get_approved_surface(), self.policy.get_item_policy(self.server, "", client))
 
-    def server_request_policy(self, client: str) -> ServerRequestPolicy:
+    def get_server_request_policy(self, client: str) -> ServerRequestPolicy:
         """Return the policy for requests from the server."""
         return self.policy.get_server_request_policy(self.server, client)
 
@@ -287,7 +287,7 @@ class Guard:
 
     def find_cached_page(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
         """Return items and cursor of a list result with exactly these bytes; None if it is not in the cache."""
-        cached = self._cache.get(_cache_key(kind, body))
+        cached = self._cache.get(_compute_cache_key(kind, body))
         return None if cached is None else cached[:2]
 
     def cache_page(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
@@ -296,7 +296,7 @@ class Guard:
         if size > _MAX_CACHED_BYTES:
             return
         with self._lock:
-            key = _cache_key(kind, body)
+            key = _compute_cache_key(kind, body)
             self._drop_cached(key)
             while len(self._cache) >= _MAX_CACHED or self._cached_bytes + size > _MAX_CACHED_BYTES:
                 self._drop_cached(next(iter(self._cache)))
@@ -312,5 +312,5 @@ class Guard:
 _NO_SURFACE = Surface(server=None, items={}, observed={})
 
 
-def _cache_key(kind: ItemKind, body: bytes) -> bytes:
+def _compute_cache_key(kind: ItemKind, body: bytes) -> bytes:
     return kind.member.encode() + Digest.of_bytes(body).raw

@@ -54,7 +54,7 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
             _refuse(f"its ancestor process {pid} is a gateway or the client of one")
         if _has_mark(pid):
             _refuse(f"its ancestor process {pid} is a server")
-        if not _adopts_orphans(pid) and any(map(_is_gateway, find_child_pids(pid))):
+        if not _is_systemd(pid) and any(map(_is_gateway, find_child_pids(pid))):
             _refuse(f"its ancestor process {pid} is the client of a gateway")
 
 
@@ -100,7 +100,7 @@ def _is_gateway(pid: int) -> bool:
     return False
 
 
-def _adopts_orphans(pid: int) -> bool:
+def _is_systemd(pid: int) -> bool:
     """Whether a process is systemd, which becomes the parent of orphaned processes and is not a client."""
     return read_proc_strings(pid, "cmdline")[:1] in ([b"/lib/systemd/systemd"], [b"/usr/lib/systemd/systemd"])
 

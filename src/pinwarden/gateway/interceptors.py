@@ -143,11 +143,11 @@ class ListPendingError(Exception):
 
 
 def build_gateway_host(
-    guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]
+    guard: Guard, client: str, find_verdict: Callable[[ItemKind, str], Verdict | None]
 ) -> InterceptorHost:
     """Return the interceptors of a session: for lists, for the use of items and for server requests.
 
-    ``verdict_of`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
+    ``find_verdict`` returns None while the server's list is pending; then an invocation raises `ListPendingError`.
     """
 
     def check_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ def build_gateway_host(
         key = _unwrap(payload, "params").get(member)
         if not isinstance(key, str):
             raise ValueError("the payload names no item")
-        verdict = verdict_of(kind, key)
+        verdict = find_verdict(kind, key)
         if verdict is None:
             raise ListPendingError
         return _build_validation([(f"/{member}", verdict)])
@@ -175,7 +175,7 @@ def build_gateway_host(
     def check_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         params = _unwrap(payload, "params")
-        refused = check_request_policy(event, params, guard.server_request_policy(client))
+        refused = check_request_policy(event, params, guard.get_server_request_policy(client))
         checked = refused or guard.check_server_request(event, params, client)
         if isinstance(checked, Refusal):
             message = {"path": "", "message": f"{checked.reason} ({checked.code})", "severity": "error"}
@@ -186,11 +186,11 @@ def build_gateway_host(
 
     return InterceptorHost(
         (
-            _build_gate(
+            _build_gate_interceptor(
                 LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved ones."
             ),
-            _build_gate(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
-            _build_gate(
+            _build_gate_interceptor(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
+            _build_gate_interceptor(
                 SERVER_REQUESTS,
                 _SERVER_METHODS,
                 REQUEST,
@@ -201,7 +201,9 @@ def build_gateway_host(
     )
 
 
-def _build_gate(name: str, events: tuple[str, ...], phase: str, run: RunInterceptor, description: str) -> Interceptor:
+def _build_gate_interceptor(
+    name: str, events: tuple[str, ...], phase: str, run: RunInterceptor, description: str
+) -> Interceptor:
     return Interceptor(name=name, kind=VALIDATION, events=events, phases=(phase,), run=run, description=description)
 
 

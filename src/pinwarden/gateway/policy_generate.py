@@ -71,7 +71,7 @@ class PolicyScope(Record):
         return (not self.servers and self.lock is None) or server in map(make_storable_name, self.servers)
 
 
-def scope_of_lock(project: Project) -> PolicyScope:
+def find_lock_scope(project: Project) -> PolicyScope:
     """Return the scope of the servers in the project's lock; of all observed servers if there is no lock."""
     lock = lock_store.read(project.lock)
     if lock is None:
@@ -199,12 +199,12 @@ def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list
     uses = _UsageIndex(state)
     reviews: _Reviews = {}
     for review in state.reviews.select(STATES):  # several locks may have reviews of the same content
-        reviews.setdefault(_content_key(review), []).append(review)
+        reviews.setdefault(_get_content_key(review), []).append(review)
     everywhere = state.observed.list_all()
     sightings = [
         sighting
         for sighting in everywhere
-        if _may_belong_to_project(reviews.get(_content_key(sighting), []), scope.baseline)
+        if _may_belong_to_project(reviews.get(_get_content_key(sighting), []), scope.baseline)
     ]
     elsewhere = sum(scope.covers(sighting.server) for sighting in everywhere)
     elsewhere -= sum(scope.covers(sighting.server) for sighting in sightings)
@@ -213,7 +213,7 @@ def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list
     return [*listed, *uses.list_unlisted(known)], elsewhere
 
 
-def _content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
+def _get_content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
     return stored.server, stored.entity, stored.item, stored.digest
 
 
@@ -287,7 +287,7 @@ class _UsageIndex:
 
 
 def _build_observation(sighting: Sighting, uses: _UsageIndex, reviews: _Reviews) -> Observation:
-    own_reviews = reviews.get(_content_key(sighting), [])
+    own_reviews = reviews.get(_get_content_key(sighting), [])
     usage = uses.find_usage(sighting)
     return Observation(
         server=sighting.server,

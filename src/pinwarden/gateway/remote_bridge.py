@@ -84,7 +84,7 @@ def _relay(target: HttpTarget, *, allow_private: bool) -> int:
         while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
             if len(line) > _MAX_LINE:
                 raise PinwardenError("INPUT_LIMIT", f"a message is longer than {_MAX_LINE} bytes")
-            message = _parse(line)
+            message = _parse_message(line)
             if message is not None:
                 bridge.send(line.strip(), message)
     finally:
@@ -100,7 +100,7 @@ class RemoteBridge:
         self._output = output
         self._may_be_sse = transport == "auto"
         """Whether the server may still be an HTTP+SSE server. False after its first response."""
-        self._sse = SseTransport(options, _unlimited_budget()) if transport == "sse" else None
+        self._sse = SseTransport(options, _create_unlimited_budget()) if transport == "sse" else None
         self._session: dict[str, str] = {}
         """The headers of the session: its id and the revision that ``initialize`` agreed on."""
         self._open: dict[str, HttpClient] = {}
@@ -115,7 +115,7 @@ class RemoteBridge:
         if self._sse is not None:
             self._send_to_stream(self._sse, line, message)
         elif "method" in message and "id" in message:
-            self._threads.submit(self._request, line, message)
+            self._threads.submit(self._send_request, line, message)
         else:
             self._notify(line, message)
 
@@ -132,27 +132,27 @@ class RemoteBridge:
             self._sse.abort()
         self._threads.shutdown(wait=False, cancel_futures=True)
         if "mcp-session-id" in self._session:
-            with suppress(PinwardenError, NoResponse), self._client() as client:
-                client.request(self._http("DELETE", {}, wait=_DELETE_SECONDS)).close()
+            with suppress(PinwardenError, NoResponse), self._borrow_client() as client:
+                client.request(self._build_http_request("DELETE", {}, wait=_DELETE_SECONDS)).close()
 
     # Streamable HTTP
 
-    def _request(self, line: bytes, message: Mapping[str, Any]) -> None:
+    def _send_request(self, line: bytes, message: Mapping[str, Any]) -> None:
         """Post a request and write every message of its response. A request without a response gets an error."""
-        key = _key(message["id"])
+        key = _make_key(message["id"])
         problem = "the server sent no response"
         try:
-            with self._client() as client:
+            with self._borrow_client() as client:
                 with self._lock:
                     self._open[key] = client
-                response = client.request(self._http("POST", message, line))
+                response = client.request(self._build_http_request("POST", message, line))
                 if self._is_sse_server(response):
                     response.close()
                     self._switch_to_sse(line, message)
                     return
                 if self._write_response(response, message):
                     return
-                problem = _status_problem(response.status)
+                problem = _describe_status(response.status)
         except NoResponse:
             problem = "the server closed the connection before it responded"
         except PinwardenError as err:
@@ -161,7 +161,7 @@ class RemoteBridge:
             with self._lock:
                 cancelled = self._open.pop(key, None) is None
         if not (cancelled or self._closed.is_set()):
-            self._output.write(encode(_error(message["id"], problem)))
+            self._output.write(encode(_build_error(message["id"], problem)))
 
     def _write_response(self, response: HttpResponse, message: Mapping[str, Any]) -> bool:
         """Write the messages of a response. Returns whether the response to the request was one of them."""
@@ -173,8 +173,8 @@ class RemoteBridge:
             self._store_session_id(response)
         is_stream = response.content_type == _EVENTS and response.status < 400
         has_responded = False
-        for data in _events(response) if is_stream else (response.body(_MAX_LINE),):
-            parsed = _parse(data)
+        for data in _iterate_events(response) if is_stream else (response.body(_MAX_LINE),):
+            parsed = _parse_message(data)
             if parsed is None or (response.status >= 400 and "error" not in parsed):
                 continue
             is_response = response.status >= 400 or _is_response(parsed, message["id"])
@@ -196,8 +196,8 @@ class RemoteBridge:
             if not self._session:
                 return  # a stateless server notices the closed connection
         try:
-            with self._client() as client:
-                response = client.request(self._http("POST", message, line, wait=_POST_SECONDS))
+            with self._borrow_client() as client:
+                response = client.request(self._build_http_request("POST", message, line, wait=_POST_SECONDS))
                 status = response.status
                 response.close()
         except NoResponse:
@@ -211,7 +211,7 @@ class RemoteBridge:
         params = message.get("params")
         request_id = params.get("requestId") if isinstance(params, dict) else None
         with self._lock:
-            client = self._open.pop(_key(request_id), None)
+            client = self._open.pop(_make_key(request_id), None)
         if client is not None:
             client.abort()
 
@@ -219,35 +219,35 @@ class RemoteBridge:
         """Read the notification stream of the session, and reconnect when it ends. Servers need not have one."""
         attempt = 0
         while not self._closed.is_set():
-            with suppress(NoResponse, PinwardenError), self._client() as client:
-                response = client.request(self._http("GET", {}))
+            with suppress(NoResponse, PinwardenError), self._borrow_client() as client:
+                response = client.request(self._build_http_request("GET", {}))
                 if response.status != 200 or response.content_type != _EVENTS:
                     response.close()
                     if response.status < 500:
                         return
                 else:
-                    for data in _events(response):
+                    for data in _iterate_events(response):
                         attempt = 0
                         self._output.write(data)
             self._closed.wait(_RECONNECT_SECONDS[min(attempt, len(_RECONNECT_SECONDS) - 1)])
             attempt += 1
 
-    def _http(
+    def _build_http_request(
         self, method: str, message: Mapping[str, Any], line: bytes | None = None, wait: float | None = None
     ) -> HttpRequest:
         headers = {"Accept": _EVENTS if method == "GET" else f"application/json, {_EVENTS}"}
         if line is not None:
             headers["Content-Type"] = "application/json"
-        headers |= _stateless_headers(message) or self._session
+        headers |= _build_stateless_headers(message) or self._session
         return HttpRequest(method=method, address=self._options.address, headers=headers, body=line, wait=wait)
 
     @contextmanager
-    def _client(self) -> Iterator[HttpClient]:
+    def _borrow_client(self) -> Iterator[HttpClient]:
         """Yield an HTTP client that no other thread uses, and close its connection after a failure."""
         try:
             client = self._idle.get_nowait()
         except Empty:
-            client = HttpClient(self._options, _unlimited_budget())
+            client = HttpClient(self._options, _create_unlimited_budget())
         try:
             yield client
         except BaseException:
@@ -287,7 +287,7 @@ class RemoteBridge:
         return first and refused and response.content_type != "application/json"
 
     def _switch_to_sse(self, line: bytes, message: Mapping[str, Any]) -> None:
-        self._sse = SseTransport(self._options, _unlimited_budget())
+        self._sse = SseTransport(self._options, _create_unlimited_budget())
         self._send_to_stream(self._sse, line, message)
 
     def _send_to_stream(self, transport: SseTransport, line: bytes, message: Mapping[str, Any]) -> None:
@@ -297,7 +297,7 @@ class RemoteBridge:
             transport.send(line, {}, expects_response=is_request, wait=_POST_SECONDS)
         except PinwardenError as err:
             if is_request:
-                self._output.write(encode(_error(message["id"], err.message)))
+                self._output.write(encode(_build_error(message["id"], err.message)))
         if is_first and transport.is_open:
             Thread(target=self._read_stream, args=(transport,), name="stream", daemon=True).start()
 
@@ -321,7 +321,7 @@ class LineOutput:
             sys.stdout.buffer.flush()
 
 
-def _stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
+def _build_stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
     """Return the headers of a message of a stateless revision, which repeat parts of it; empty for other messages."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
@@ -336,13 +336,13 @@ def _stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _events(response: HttpResponse) -> Iterator[bytes]:
+def _iterate_events(response: HttpResponse) -> Iterator[bytes]:
     parser = EventParser(_MAX_LINE)
     for chunk in response.chunks():
         yield from (event.data for event in parser.feed(chunk) if event.name == "message")
 
 
-def _parse(data: bytes) -> dict[str, Any] | None:
+def _parse_message(data: bytes) -> dict[str, Any] | None:
     """Parse a JSON-RPC message. Returns None if the bytes are not one JSON object."""
     try:
         parsed = parse_json(data, _LIMITS.json)
@@ -352,25 +352,25 @@ def _parse(data: bytes) -> dict[str, Any] | None:
 
 
 def _is_response(message: Mapping[str, Any], request_id: Any) -> bool:
-    return "method" not in message and "id" in message and _key(message["id"]) == _key(request_id)
+    return "method" not in message and "id" in message and _make_key(message["id"]) == _make_key(request_id)
 
 
-def _key(request_id: Any) -> str:
+def _make_key(request_id: Any) -> str:
     """Return a key that keeps the ids 1 and "1" apart."""
     return f"{type(request_id).__name__} {request_id}"
 
 
-def _error(request_id: Any, problem: str) -> dict[str, Any]:
+def _build_error(request_id: Any, problem: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": SERVER_UNAVAILABLE, "message": problem}}
 
 
-def _status_problem(status: int) -> str:
+def _describe_status(status: int) -> str:
     if status in _DENIED:
         return f"the server requires authentication (HTTP status {status}); add its header to the client's entry"
     return f"the server responded with HTTP status {status}" if status >= 300 else "the server sent no response"
 
 
-def _unlimited_budget() -> ProbeBudget:
+def _create_unlimited_budget() -> ProbeBudget:
     """Create a budget without a total limit, because a session can last forever. Single messages are still limited."""
     return ProbeBudget(_LIMITS, TIMEOUT_MAX / 2)
 

@@ -16,8 +16,8 @@ from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.approved_items import (
     KIND_BY_ENTITY,
     add_definitions,
-    approved_digests,
     can_be_added,
+    find_approved_digests,
     is_approved,
     is_intact,
 )
@@ -25,7 +25,7 @@ from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.shared_approvals import compute_server_identity
 from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
-from pinwarden.gateway.store.reviews import PENDING, STATES, Review, build_review_event, make_storable_name, with_name
+from pinwarden.gateway.store.reviews import PENDING, STATES, Review, assign_name, build_review_event, make_storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
@@ -59,7 +59,7 @@ def list_reviews(
         if (
             include_decided
             or review.state == PENDING
-            or (review.state == APPROVED and _content_key(review) in unapplied)
+            or (review.state == APPROVED and _get_content_key(review) in unapplied)
         )
         and server in (None, review.server)
         and (not levels or review.level in levels)
@@ -70,11 +70,13 @@ def list_reviews(
         subject=server or "all servers",
         summary=f"{plural(pending, 'change')} pending review" if pending else "no changes pending review",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [{**review_to_json(review), **_build_not_followed(review, unapplied)} for review in reviews]},
+        facts={
+            "reviews": [{**review_to_json(review), **_build_unapplied_members(review, unapplied)} for review in reviews]
+        },
         notes=tuple(
             f"{review.name} is approved, but the gateway of {place} does not apply it yet"
             for review in reviews
-            for place in _build_not_followed(review, unapplied).get("not_followed_by", ())
+            for place in _build_unapplied_members(review, unapplied).get("not_followed_by", ())
         ),
     )
 
@@ -82,7 +84,7 @@ def list_reviews(
 _ContentKey = tuple[str, str, str, str]
 
 
-def _content_key(decision: Review | StoredApproval) -> _ContentKey:
+def _get_content_key(decision: Review | StoredApproval) -> _ContentKey:
     return decision.server, decision.entity, decision.item, decision.digest
 
 
@@ -90,12 +92,12 @@ def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
     """Return the running gateways that have a server of that name but do not apply the approval, by definition."""
     places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
-        places.setdefault(_content_key(approval), []).extend(follower.place for follower in followers)
+        places.setdefault(_get_content_key(approval), []).extend(follower.place for follower in followers)
     return places
 
 
-def _build_not_followed(review: Review, unapplied: Mapping[_ContentKey, Sequence[str]]) -> dict[str, Any]:
-    places = unapplied.get(_content_key(review), ()) if review.state == APPROVED else ()
+def _build_unapplied_members(review: Review, unapplied: Mapping[_ContentKey, Sequence[str]]) -> dict[str, Any]:
+    places = unapplied.get(_get_content_key(review), ()) if review.state == APPROVED else ()
     return {"not_followed_by": sorted(set(places))} if places else {}
 
 
@@ -212,14 +214,14 @@ def approve_reviews(
         state.approvals.record(shared)
         _write_plans(plans, approver, now, undo=lambda failed: _undo_approval(state, failed, approver, now))
     report = _build_decision_report("review approve", reviews, APPROVED, approver, now)
-    return _add_places(report, plans, _build_follower_notes(state, plans, shared))
+    return _add_written_places(report, plans, _build_follower_notes(state, plans, shared))
 
 
 def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
     """Return the approvals for other gateways with the same database. Approvals of first-use servers are not shared."""
     if plan.baseline.lock is None:
         return []
-    place = state.lock_location(plan.baseline.lock)
+    place = state.get_lock_location(plan.baseline.lock)
     identities = dict.fromkeys(plan.baseline.identities[key] for key in plan.changed)
     return [
         StoredApproval(
@@ -250,7 +252,7 @@ def _build_follower_notes(
     """Return notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
         return (_ALL_FOLLOW,)
-    own = {state.lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
+    own = {state.get_lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
     identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
     others = [follower for follower in state.approvals.list_followers(int(time.time())) if follower.place not in own]
@@ -290,7 +292,7 @@ def _plan_changes(
     make_candidate: Callable[[str, Surface, Surface], ApprovalCandidate],
 ) -> list[_Plan]:
     plans: list[_Plan] = []
-    for (server, name), group in groupby(sorted(reviews, key=_baseline_key), key=_baseline_key):
+    for (server, name), group in groupby(sorted(reviews, key=_get_baseline_key), key=_get_baseline_key):
         same_baseline = tuple(group)
         baseline = _open_baseline(state, project, server, name)
         changed = change(same_baseline, baseline.surfaces)
@@ -317,16 +319,18 @@ def _write_plans(
 
 
 def _undo_approval(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
-    _withdraw(state, reviews, approver, now)
+    _withdraw_approvals(state, reviews, approver, now)
     state.reviews.reopen([_with_decision(review, APPROVED, approver, now) for review in reviews])
 
 
-def _withdraw(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
+def _withdraw_approvals(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
     """Stop gateways from applying approvals of these definitions."""
-    state.approvals.withdraw([_content_key(review) for review in reviews], by=approver.by, why=approver.reason, now=now)
+    state.approvals.withdraw(
+        [_get_content_key(review) for review in reviews], by=approver.by, why=approver.reason, now=now
+    )
 
 
-def _add_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
+def _add_written_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
     written = {plan.baseline.place: plan.baseline.kind for plan in plans if plan.changed}
     return replace(
         report,
@@ -345,7 +349,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
         approved = [review for review in reviews if review.state == APPROVED]
         plans = _plan_changes(state, project, approved, partial(_remove_approved, state), _build_restored_candidate)
         _record_decision(state, reviews, approver, HELD)
-        _withdraw(state, reviews, approver, now)
+        _withdraw_approvals(state, reviews, approver, now)
         state.reviews.reopen(reviews)
         for plan in plans:
             plan.baseline.approve(plan.changed, approver, now)
@@ -357,11 +361,11 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
         exit_code=EXIT_CLEAN,
         facts={"reviews": [review_to_json(review) for review in pending], "by": approver.by, "why": approver.reason},
     )
-    return _add_places(report, plans, (_BLOCKED_AGAIN,))
+    return _add_written_places(report, plans, (_BLOCKED_AGAIN,))
 
 
 def _check_decided(review: Review) -> Review:
-    if review.state not in (APPROVED, REJECTED) or with_name(review).name != review.name:
+    if review.state not in (APPROVED, REJECTED) or assign_name(review).name != review.name:
         raise PinwardenError("REVIEW_STALE", f"there is no decision about {review.name} to undo: it is {review.state}")
     return review
 
@@ -374,7 +378,7 @@ def _remove_approved(
     for review in reviews:
         previous = _find_previous(state, review)
         for key, surface in approved.items():
-            if review.digest in approved_digests(review, surface):
+            if review.digest in find_approved_digests(review, surface):
                 current = changed.get(key, surface)
                 changed[key] = (
                     _remove_definition(current, review) if previous is None else add_definitions(current, [previous])
@@ -454,7 +458,7 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     """Reject the pending changes with these names. They stay blocked, and the same content is not reviewed again."""
     reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
     _record_decision(state, reviews, approver, REJECTED)
-    _withdraw(state, reviews, approver, now)
+    _withdraw_approvals(state, reviews, approver, now)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
     return replace(_build_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
 
@@ -472,7 +476,7 @@ def review_to_json(review: Review) -> dict[str, Any]:
     return {**facts, "expected": review.expected.split(), "digest": review.digest or None}
 
 
-def _baseline_key(review: Review) -> tuple[str, str]:
+def _get_baseline_key(review: Review) -> tuple[str, str]:
     return review.server, review.baseline
 
 
@@ -498,7 +502,7 @@ def _check_approvable(review: Review) -> Review:
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"
         raise PinwardenError("SURFACE_INVALID", f"{review.name} cannot be approved: {why}")
-    if not is_intact(review) or with_name(review).name != review.name:
+    if not is_intact(review) or assign_name(review).name != review.name:
         raise PinwardenError("REVIEW_STALE", f"the content of {review.name} does not match its name")
     return review
 

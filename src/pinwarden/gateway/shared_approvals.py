@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.approved_items import KIND_BY_ENTITY, add_definitions, can_be_added, is_approved, is_intact
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.approvals import APPROVED, Approvals, ChangeMark, Follower, StoredApproval, with_name
+from pinwarden.gateway.store.approvals import APPROVED, Approvals, ChangeMark, Follower, StoredApproval, assign_name
 from pinwarden.gateway.store.reviews import make_storable_name
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _check_intact(approval: StoredApproval) -> StoredApproval:
         reason = "its definition is too long"
     elif approval.entity != SERVER_ITEM and approval.entity not in KIND_BY_ENTITY:
         reason = "the kind of its item is unknown"
-    elif approval.state != APPROVED or with_name(approval).name != approval.name:
+    elif approval.state != APPROVED or assign_name(approval).name != approval.name:
         reason = "it does not match its name"
     else:
         try:

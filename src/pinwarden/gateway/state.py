@@ -72,7 +72,7 @@ class GatewayState:
     @property
     def running_folder(self) -> Path:
         """The folder in which running gateways register their processes."""
-        return _running_folder(self.folder)
+        return _get_running_folder(self.folder)
 
     def open_audit_log(
         self, *, gateway: str = "", when_unavailable: WhenUnavailable = "refuse", limits: AuditLimits | None = None
@@ -148,7 +148,7 @@ class GatewayState:
 
         return Approvals(self._approvals_database)
 
-    def lock_location(self, lock: Path) -> str:
+    def get_lock_location(self, lock: Path) -> str:
         """Return host and path of a lockfile, which identify it among all hosts that share the database."""
         prepare_state_folder(self.folder)
         return f"{_read_host_id(self.folder)}:{lock.resolve()}"
@@ -158,7 +158,7 @@ class GatewayState:
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
         return SharedApprovals(
-            lambda: self.approvals, self.lock_location(lock), lambda: int(time.time()), applies=applies
+            lambda: self.approvals, self.get_lock_location(lock), lambda: int(time.time()), applies=applies
         )
 
     @contextmanager
@@ -233,10 +233,10 @@ def open_state_for_reading(project: Project, url: str | None = None, *, needed: 
 
 def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:
     """Return the folder in which all running gateways of this user register, whatever database they use."""
-    return _running_folder(find_state_folder(variables, home))
+    return _get_running_folder(find_state_folder(variables, home))
 
 
-def _running_folder(folder: Path) -> Path:
+def _get_running_folder(folder: Path) -> Path:
     return folder / "running"
 
 

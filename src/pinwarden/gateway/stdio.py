@@ -81,7 +81,7 @@ class RelayState:
         with self._changed:
             return self._changed.wait_for(lambda: self.phase >= phase, seconds)
 
-    def add_busy(self, change: int) -> None:
+    def change_busy_count(self, change: int) -> None:
         """Add ``change`` to the number of busy threads."""
         with self._changed:
             self.busy += change
@@ -160,23 +160,23 @@ class StdioRelay:
         try:
             with suppress(OSError):
                 send = partial(self._send, later_to=("server",))
-                self._loops.relay_from_server(self._stdout, send, self._running_session)
+                self._loops.relay_from_server(self._stdout, send, self._keep_input_open)
         except PinwardenError as err:
             self._kill_server(err.message)
         finally:
             self._state.advance(RelayPhase.ENDED)
 
     @contextmanager
-    def _running_session(self) -> Iterator[None]:
+    def _keep_input_open(self) -> Iterator[None]:
         """Keep the server's input open while the session runs in this block, because it may release deferred messages.
 
         After the client disconnected, the server's input is closed when a block ends and no deferred message is left.
         """
-        self._state.add_busy(1)
+        self._state.change_busy_count(1)
         try:
             yield
         finally:
-            self._state.add_busy(-1)
+            self._state.change_busy_count(-1)
             self._close_input_if_drained()
 
     def _close_input_if_drained(self) -> None:
@@ -247,7 +247,7 @@ class StdioRelay:
             self._loops.prepare()
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay messages
         while not self._state.wait_for(RelayPhase.ENDED, _TICK_SECONDS):
-            with self._running_session():
+            with self._keep_input_open():
                 self._send(self._session.tick(monotonic()), later_to=_BOTH_SIDES)
             if self._process.poll() is not None:
                 self._end_after_exit()
@@ -286,7 +286,7 @@ class StdioLoops:
         self._log = log
         self._to_server = to_server
         self._to_client = to_client
-        self._json = session.guard.limits.json
+        self._json = session.guard.limits.json_limits
         self._max_bytes = session.guard.limits.max_message_bytes
         self._loads: Callable[[bytes], Any] | None = None
 
@@ -339,11 +339,11 @@ class StdioLoops:
         self,
         descriptor: int,
         send: Callable[[SessionOutput], None],
-        running_session: Callable[[], AbstractContextManager[None]] = nullcontext,
+        keep_input_open: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Relay messages of the server until its output ends. ``send`` records and writes outputs of the session.
 
-        ``running_session`` is entered while the session handles a chunk that does not take the fast path.
+        ``keep_input_open`` is entered while the session handles a chunk that does not take the fast path.
         """
         buffer = LineBuffer("server", self._max_bytes)
         relays, writer = self._fast_path.may_relay, self._to_client
@@ -367,7 +367,7 @@ class StdioLoops:
                 except OSError:
                     writer.closed = True  # the other loop notices that the client is gone
                     continue
-            with running_session():
+            with keep_input_open():
                 self._forward_server_lines(buffer.add(chunk), send)
 
     def _forward_client_lines(self, lines: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:

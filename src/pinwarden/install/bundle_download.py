@@ -23,8 +23,8 @@ from pinwarden.install.decision import (
     InstallRequest,
     LogPosition,
     check_key_current,
-    check_published,
-    display_name,
+    check_published_version,
+    describe_registry,
 )
 from pinwarden.registry.log_client import check_consistency
 from pinwarden.registry.log_verification import PointerTarget, verify_proof
@@ -72,7 +72,7 @@ class _BundleDownload:
         submission = self._download_pointer()
         submission, pointer, registry = self._verify_pointer(submission)
         submission = self._download_documents(submission, pointer, registry)
-        provenance, documents = self._checks.take_acceptance_steps(submission, self._trusted, registry)
+        provenance, documents = self._checks.run_acceptance_steps(submission, self._trusted, registry)
         version = documents.descriptor.version
         self._checks.check_minimum(version)
         position = self._check_log(provenance, version, registry)
@@ -84,7 +84,7 @@ class _BundleDownload:
     def _download_pointer(self) -> AcceptanceRequest:
         request, log = self._request, self._source.log
         try:
-            pointer = self._source.pointer(request.tool, request.channel)
+            pointer = self._source.get_pointer(request.tool, request.channel)
         except PinwardenError as err:
             error = err
             if err.code == "POINTER_NOT_FOUND" and log is not None and self._may_follow_log:
@@ -144,9 +144,9 @@ class _BundleDownload:
         self, submission: AcceptanceRequest, pointer: dict[str, Any], registry: TrustedRegistry
     ) -> AcceptanceRequest:
         try:
-            raw = self._source.documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
+            raw = self._source.get_documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
         except PinwardenError as err:
-            self._checks.fail_step(err, err.exit_code, 3, {1: display_name(registry)})
+            self._checks.fail_step(err, err.exit_code, 3, {1: describe_registry(registry)})
         return replace(submission, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations)
 
     def _check_log(self, provenance: Provenance, version: str, registry: TrustedRegistry) -> LogPosition | None:
@@ -167,10 +167,10 @@ class _BundleDownload:
             root_cid=provenance.root_cid,
             descriptor_cid=provenance.descriptor_cid,
         )
-        with self._checks.recording_failure(LOG_CHECK):
+        with self._checks.fail_check_on_error(LOG_CHECK):
             if source.log is None:
                 raise PinwardenError("POINTER_UNLOGGED", f"{source} has no log, and --log does not name one")
-            logged_event = source.logged_event(target.tool, target.channel)
+            logged_event = source.get_logged_event(target.tool, target.channel)
             if logged_event is None and source.has_proofs:
                 raise PinwardenError("POINTER_UNLOGGED", f"{source} has no proof that the pointer is in its log")
             followed = self._follower.follow(source.log, registry)
@@ -187,11 +187,11 @@ class _BundleDownload:
         self, documents: BundleDocuments, registry: TrustedRegistry
     ) -> tuple[PublishedVersion | None, OpenedBundle]:
         descriptor = documents.descriptor
-        with self._checks.recording_failure(BYTES_CHECK):
-            published = self._source.published_version(descriptor.name, descriptor.version, registry.key.key)
+        with self._checks.fail_check_on_error(BYTES_CHECK):
+            published = self._source.get_published_version(descriptor.name, descriptor.version, registry.key.key)
             if published is not None:
-                check_published(published, documents)
-            archive = self._source.archive(published)
+                check_published_version(published, documents)
+            archive = self._source.get_archive(published)
         return published, self._checks.check_archive(documents, archive, published)
 
 

@@ -168,7 +168,7 @@ def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context:
     if pin is None:
         raise TypeError("every entry of the group pins a bundle")
     unchanged = BundleUpdate(
-        entries=tuple(entries), pin=pin, staged=None, rows=tuple(_revoked_rows(pin, context.trusted))
+        entries=tuple(entries), pin=pin, staged=None, rows=tuple(_build_revoked_rows(pin, context.trusted))
     )
     try:
         staged = _stage_newest(pin, context)
@@ -177,18 +177,18 @@ def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context:
         row = _build_row(
             pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message
         )
-        return replace(unchanged, rows=(*unchanged.rows, row, *_yanked_rows(pin, context.trust_path)))
-    unchanged = replace(unchanged, rows=(*unchanged.rows, *_yanked_rows(pin, context.trust_path)))
+        return replace(unchanged, rows=(*unchanged.rows, row, *_build_yanked_rows(pin, context.trust_path)))
+    unchanged = replace(unchanged, rows=(*unchanged.rows, *_build_yanked_rows(pin, context.trust_path)))
     new_pin = staged.pin
     if (new_pin.root_cid, new_pin.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return unchanged
     approved = _read_approved_surface(entries[0], lock_files)
     rows = (
         *unchanged.rows,
-        *_registry_rows(pin, new_pin),
-        *_content_rows(pin, new_pin),
-        *_permission_rows(pin, new_pin),
-        *_surface_rows(pin, approved, staged),
+        *_build_registry_rows(pin, new_pin),
+        *_build_content_rows(pin, new_pin),
+        *_build_permission_rows(pin, new_pin),
+        *_build_surface_rows(pin, approved, staged),
     )
     if staged.surface is None:
         return replace(unchanged, staged=staged, rows=rows)
@@ -204,7 +204,7 @@ def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context:
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
     """Download, check and stage the version that the channel points to now. A refusal is raised with its code."""
-    location = context.fetcher.location_of(pin)
+    location = context.fetcher.find_location(pin)
     source = context.locations.open_source(location, pin.channel, context.log)
     literal = pin.literal and context.literal
     request = InstallRequest(
@@ -274,7 +274,7 @@ def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateCont
 # Report rows
 
 
-def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
+def _build_revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
     """Report attesters of the locked version whose keys were revoked."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
         revoked = trusted.find_revoked_key(key_id)
@@ -283,21 +283,21 @@ def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
             yield _build_row(pin, _REVOKED, "critical", message)
 
 
-def _yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
+def _build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
     """Report a locked version that was yanked, according to the saved log state."""
     why = find_yank_reason(pin, trust_path)
     if why is not None:
         yield _build_row(pin, "version_yanked", "review", why)
 
 
-def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def _build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     """Report that the update is from another registry: two trusted registries may have different tools of one name."""
     if old.log_id not in (None, new.log_id):
         message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
         yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
 
 
-def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def _build_content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     direction = compare_versions(new.version, old.version)
     if direction > 0:
         message = f"{old.version} is locked; the channel {old.channel} is at {new.version}"
@@ -312,7 +312,7 @@ def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     yield _build_row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
 
 
-def _permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def _build_permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     for name in ("network", "filesystem", "exec"):
         before, after = getattr(old.policy, name), getattr(new.policy, name)
         if before != after:
@@ -323,7 +323,7 @@ def _permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
             yield _build_row(old, "permission_changes", "review" if wider else "info", message, (before, after))
 
 
-def _surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle) -> Iterator[Row]:
+def _build_surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle) -> Iterator[Row]:
     if approved is None or staged.surface is None:
         why = "the locked version has no approved tools" if approved is None else staged.surface_problem
         yield _build_row(old, "surface_unknown", "review", f"the new tools cannot be compared: {why}")

@@ -75,7 +75,7 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     if candidate is not None:
         if candidate.is_blocked:
             return _build_refusal_report(candidate)
-        entries = [_with_surface(entry, candidate, request) for entry in entries]
+        entries = [_add_surface(entry, candidate, request) for entry in entries]
     write_entries(project, entries, candidate, lock_options)
     surface = None if candidate is None else candidate.surface
     return _build_image_report(request, entries, surface, [row.message for row in check.rows])
@@ -121,7 +121,7 @@ def _build_refusal_report(candidate: ApprovalCandidate) -> Report:
     )
 
 
-def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
+def _add_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
     extension = read_extension(entry) or LockExtension()
     approved = build_extension(candidate, request.project, request.name, request.lock_options)
     return with_extension(

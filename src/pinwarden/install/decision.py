@@ -113,7 +113,7 @@ class InstallChecks:
         self._request = request
         self.results: list[CheckResult] = []
 
-    def take_acceptance_steps(
+    def run_acceptance_steps(
         self, submission: AcceptanceRequest, trusted: TrustStore, registry: TrustedRegistry
     ) -> tuple[Provenance, BundleDocuments]:
         """Run the nine acceptance steps, and return the provenance and the validated documents."""
@@ -128,7 +128,7 @@ class InstallChecks:
         if result.documents is not None:
             return result.provenance, result.documents
         # Literal mode accepts documents without validating them; validate them before anything is unpacked.
-        with self.recording_failure(BYTES_CHECK):
+        with self.fail_check_on_error(BYTES_CHECK):
             return result.provenance, check_documents(submission.descriptor, submission.manifest)
 
     def check_minimum(self, version: str) -> None:
@@ -136,7 +136,7 @@ class InstallChecks:
         request, floor = self._request, self._request.floor
         if floor is None:
             return
-        with self.recording_failure(MINIMUM_CHECK):
+        with self.fail_check_on_error(MINIMUM_CHECK):
             # Descriptors may have versions that are not semantic versions, so they may not be comparable.
             if not are_comparable(version, floor) or compare_versions(version, floor) < 0:
                 raise PinwardenError(
@@ -163,7 +163,7 @@ class InstallChecks:
 
         ``proved_index`` is the index from the pointer's inclusion proof, or None if the source has no proofs.
         """
-        with self.recording_failure(LOG_CHECK):
+        with self.fail_check_on_error(LOG_CHECK):
             index = check_pointer_is_latest(pointer, state, proved_index)
             check_not_yanked(pointer, version, state)
         position = LogPosition(
@@ -177,7 +177,7 @@ class InstallChecks:
         self, documents: BundleDocuments, archive: bytes, published: PublishedVersion | None
     ) -> OpenedBundle:
         """Verify every byte of the archive against the manifest, and its hash against the published one."""
-        with self.recording_failure(BYTES_CHECK):
+        with self.fail_check_on_error(BYTES_CHECK):
             opened = open_bundle(documents, archive)
             if published is not None:
                 expected = parse_content_hash(published.content_hash)
@@ -207,7 +207,7 @@ class InstallChecks:
         raise InstallRefusedError(refusal, exit_code) from err
 
     @contextmanager
-    def recording_failure(self, check: str) -> Iterator[None]:
+    def fail_check_on_error(self, check: str) -> Iterator[None]:
         """If the block raises, record that this check failed, and refuse the install."""
         try:
             yield
@@ -230,7 +230,7 @@ def check_key_current(registry: TrustedRegistry, state: LogState) -> None:
         )
 
 
-def check_published(published: PublishedVersion, documents: BundleDocuments) -> None:
+def check_published_version(published: PublishedVersion, documents: BundleDocuments) -> None:
     """Raise ARTIFACT_MISMATCH if the registry published another bundle as this version."""
     if (published.root_cid, published.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
         raise PinwardenError(
@@ -239,7 +239,7 @@ def check_published(published: PublishedVersion, documents: BundleDocuments) -> 
         )
 
 
-def display_name(registry: TrustedRegistry) -> str:
+def describe_registry(registry: TrustedRegistry) -> str:
     """Return the name of a registry in the trust store, or its key id if it has no name."""
     return registry.key.name or registry.key.key_id
 
@@ -247,7 +247,7 @@ def display_name(registry: TrustedRegistry) -> str:
 def _describe_steps(result: AcceptanceResult, trusted: TrustStore, registry: TrustedRegistry) -> dict[int, str]:
     """Return details to show for acceptance steps, by the number of the step."""
     names = {known.key.key_id: known.key.name or known.key.key_id for known in trusted.keys}
-    details = {1: display_name(registry)}
+    details = {1: describe_registry(registry)}
     if result.provenance is not None:
         attesters = dict.fromkeys(names.get(key_id, key_id) for key_id in result.provenance.attestations_used)
         details[6] = ", ".join(attesters)

@@ -56,7 +56,7 @@ class LogFollower:
         changed = False
         for registry in trusted.registries:
             if registry.log.name == log_id:
-                followed = self.follow(log, with_active_witnesses(registry, trusted))
+                followed = self.follow(log, exclude_revoked_witnesses(registry, trusted))
                 changed |= followed.state.key != registry.log.key
         return load_trust(self._trust_path) if changed else None
 
@@ -83,7 +83,7 @@ class LogFollower:
             return None
         log_id = Checkpoint.parse(Note.parse(data).text).origin
         registry = next((registry for registry in trusted.registries if registry.log.name == log_id), None)
-        return None if registry is None else self.follow(log, with_active_witnesses(registry, trusted))
+        return None if registry is None else self.follow(log, exclude_revoked_witnesses(registry, trusted))
 
     def _follow_to_head(self, log: RegistryReader, registry: TrustedRegistry) -> FollowedLog:
         """Follow the log to its head. One process at a time updates the saved state, and only forward."""
@@ -130,9 +130,9 @@ class LogFollower:
         change_trust(self._trust_path, lambda store: apply_key_changes(store, registry.log, ended, state.key))
 
 
-def with_active_witnesses(registry: TrustedRegistry, trusted: TrustStore) -> TrustedRegistry:
+def exclude_revoked_witnesses(registry: TrustedRegistry, trusted: TrustStore) -> TrustedRegistry:
     """Return the registry without the witnesses whose keys were revoked."""
-    return replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+    return replace(registry, witnesses=trusted.exclude_revoked(registry.witnesses))
 
 
 def _explain_removal(
@@ -151,12 +151,12 @@ def _explain_removal(
             and pointer.root_cid is not None
             and pointer.root_cid == event.prev_root_cid
         ):
-            return _yanked_error(log, followed, tool, version, pointer)
+            return _build_yanked_error(log, followed, tool, version, pointer)
     message = f"{err.message}: event {removal.seq} of its log removed the pointer at {event.issued_at_utc}"
     return PinwardenError(err.code, f"{message}: {event.reason[:_MAX_REASON]}", hint=err.hint, data=err.data)
 
 
-def _yanked_error(
+def _build_yanked_error(
     log: RegistryReader, followed: FollowedLog, tool: str, version: str, yank: LoggedPointer
 ) -> PinwardenError:
     event = fetch_event(log, followed, yank.seq)

@@ -52,28 +52,28 @@ class BundleSource(ABC):
     """Whether the source has an inclusion proof for every pointer."""
 
     @abstractmethod
-    def pointer(self, tool: str, channel: str) -> bytes:
-        """The signed pointer of a channel."""
+    def get_pointer(self, tool: str, channel: str) -> bytes:
+        """Return the signed pointer of a channel."""
 
     @abstractmethod
-    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
-        """The documents that a pointer names."""
+    def get_documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
+        """Return the documents that a pointer names."""
 
     @abstractmethod
-    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
-        """The log event of a channel's pointer, with its inclusion proof; None if the source has no proofs."""
+    def get_logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
+        """Return the log event of a channel's pointer, with its inclusion proof; None if the source has no proofs."""
 
     @abstractmethod
-    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """The statement about a version that the registry signed with this key; None if the source has none."""
+    def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+        """Return the statement about a version that the registry signed with this key; None if the source has none."""
 
     @abstractmethod
-    def archive(self, published: PublishedVersion | None) -> bytes:
-        """The archive as downloaded. The caller verifies every file."""
+    def get_archive(self, published: PublishedVersion | None) -> bytes:
+        """Return the archive as downloaded. The caller verifies every file."""
 
     @abstractmethod
-    def surface(self, cid: str) -> bytes:
-        """A surface that the registry recorded, checked against its CID."""
+    def get_surface(self, cid: str) -> bytes:
+        """Return a surface that the registry recorded, verified against its CID."""
 
 
 class RegistryBundleSource(BundleSource):
@@ -88,8 +88,8 @@ class RegistryBundleSource(BundleSource):
     def __str__(self) -> str:
         return str(self._files)
 
-    def pointer(self, tool: str, channel: str) -> bytes:
-        """The signed pointer of a channel. Raises POINTER_NOT_FOUND."""
+    def get_pointer(self, tool: str, channel: str) -> bytes:
+        """Return the signed pointer of a channel. Raises POINTER_NOT_FOUND if there is none."""
         data = self._files.find(names.pointer_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         if data is None:
             raise PinwardenError(
@@ -99,8 +99,8 @@ class RegistryBundleSource(BundleSource):
             )
         return data
 
-    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
-        """Descriptor, manifest, and every attestation that the registry lists."""
+    def get_documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
+        """Return descriptor, manifest, and every attestation that the registry lists."""
         root_cid, descriptor_cid = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
         return RawDocuments(
             descriptor=self._files.get(names.document_path(descriptor_cid), DOCUMENT_LIMITS.max_bytes),
@@ -118,29 +118,29 @@ class RegistryBundleSource(BundleSource):
         documents = (self._files.find(names.document_path(str(Cid.parse(cid))), MAX_ATTESTATION_BYTES) for cid in cids)
         return [document for document in documents if document is not None]
 
-    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
-        """The event and proof of the pointer."""
+    def get_logged_event(self, tool: str, channel: str) -> LoggedEvent | None:
+        """Return the log event of a channel's pointer, with its inclusion proof."""
         event = self._files.find(names.event_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         proof = self._files.find(names.proof_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
-    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
+    def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
         """Return the registry's statement about a version. Its signature is verified: files may be from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
-    def archive(self, published: PublishedVersion | None) -> bytes:
-        """The archive by its CID."""
+    def get_archive(self, published: PublishedVersion | None) -> bytes:
+        """Return the archive of a published version."""
         if published is None:
             raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not name the archive of this version")
         return self._files.get_blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
 
-    def blob(self, cid: str) -> bytes:
-        """An archive by the CID that a lock pins."""
+    def get_blob(self, cid: str) -> bytes:
+        """Return the archive with the CID that a lock pins."""
         return self._files.get_blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
 
-    def surface(self, cid: str) -> bytes:
-        """A surface by its CID."""
+    def get_surface(self, cid: str) -> bytes:
+        """Return a surface that the registry recorded, verified against its CID."""
         return self._files.get_document(str(Cid.parse(cid)))
 
 
@@ -156,8 +156,8 @@ class OciSource(BundleSource):
     def __str__(self) -> str:
         return self._name
 
-    def pointer(self, tool: str, channel: str) -> bytes:
-        """The pointer layer. Raises POINTER_NOT_FOUND if the artifact has none."""
+    def get_pointer(self, tool: str, channel: str) -> bytes:
+        """Return the pointer layer. Raises POINTER_NOT_FOUND if the artifact has none."""
         if self._parts.pointer is None:
             raise PinwardenError(
                 "POINTER_NOT_FOUND",
@@ -167,25 +167,25 @@ class OciSource(BundleSource):
             )
         return self._parts.pointer
 
-    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
-        """The document layers. The acceptance steps compare them with the pointer."""
+    def get_documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
+        """Return the document layers. The acceptance steps compare them with the pointer."""
         parts = self._parts
         return RawDocuments(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
 
-    def logged_event(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
-        """None: an OCI artifact has no inclusion proof."""
+    def get_logged_event(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
+        """Return None, because an OCI artifact has no inclusion proof."""
         return None
 
-    def published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
-        """None: an OCI registry has no version pages."""
+    def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
+        """Return None, because an OCI registry does not sign versions."""
         return None
 
-    def archive(self, published: PublishedVersion | None) -> bytes:  # noqa: ARG002
-        """The archive layer."""
+    def get_archive(self, published: PublishedVersion | None) -> bytes:  # noqa: ARG002
+        """Return the archive layer."""
         return self._parts.archive
 
-    def surface(self, cid: str) -> bytes:
-        """Raises ARTIFACT_MISSING: an OCI artifact has no recorded surface."""
+    def get_surface(self, cid: str) -> bytes:
+        """Raise ARTIFACT_MISSING, because an OCI artifact has no recorded surface."""
         raise PinwardenError("ARTIFACT_MISSING", f"{self._name} has no surface {cid[:80]}")
 
 

@@ -138,7 +138,7 @@ def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -
     published = accepted.published
     if published is None or published.surface_cid is None:
         return None
-    surface = surface_document.parse_surface(source.surface(published.surface_cid))
+    surface = surface_document.parse_surface(source.get_surface(published.surface_cid))
     if compute_api_surface(surface) != published.api_surface:
         raise PinwardenError(
             "SURFACE_DIFFERS",

@@ -179,7 +179,7 @@ def _key_to_json(trusted: TrustedRegistry | AttestationKey) -> dict[str, Any]:
 
 
 def _registry_to_json(store: TrustStore, registry: TrustedRegistry) -> dict[str, Any]:
-    active = store.without_revoked(registry.witnesses)
+    active = store.exclude_revoked(registry.witnesses)
     return {
         **_key_to_json(registry),
         "log_id": registry.log.name,

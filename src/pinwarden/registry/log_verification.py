@@ -74,7 +74,7 @@ def check_growth(state: LogState, head: VerifiedHead) -> None:
             data={"seen": state.checkpoint, "shown": head.note.text},
         )
     if new.size == old.size and not compare_digest(new.root, old.root):
-        raise _fork_error(state, head, f"the log has two histories of {new.size} entries")
+        raise _build_fork_error(state, head, f"the log has two histories of {new.size} entries")
 
 
 def follow_entries(
@@ -98,14 +98,14 @@ def follow_entries(
         change = pending_changes.pop(edge.size, None)
         if change is not None:
             if change.leaf != entry:
-                raise _invalid_event_error(edge.size, "is not the key change that the registry lists")
+                raise _build_invalid_event_error(edge.size, "is not the key change that the registry lists")
             state = apply_key_change(state, change)
             edge, _ = edge.append(hash_leaf(entry))
             continue
         event = verify_event(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
         if event.prev_root_cid != (before.root_cid if before else None):
-            raise _invalid_event_error(edge.size, "does not continue the previous event of its channel")
+            raise _build_invalid_event_error(edge.size, "does not continue the previous event of its channel")
         pointers[event.tool, event.channel] = LoggedPointer(
             seq=event.seq,
             root_cid=event.new_root_cid,
@@ -116,9 +116,9 @@ def follow_entries(
         if selects(event):
             events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
-        raise _fork_error(state, head, "the log's entries do not match its signed head")
+        raise _build_fork_error(state, head, "the log's entries do not match its signed head")
     if pending_changes:
-        raise _fork_error(state, head, "the registry lists a key change that is not in its log")
+        raise _build_fork_error(state, head, "the registry lists a key change that is not in its log")
     grown = replace(state, edge=edge, checkpoint=bytes(head.note).decode(), pointers=pointers)
     return grown, events
 
@@ -129,26 +129,26 @@ def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEv
         document = strict_json.parse_json(entry)
         event = log_documents.log_event_from_json(document)
     except PinwardenError as err:
-        raise _invalid_event_error(index, f"cannot be read: {err.message}") from err
+        raise _build_invalid_event_error(index, f"cannot be read: {err.message}") from err
     if encode_leaf(document) != entry:
-        raise _invalid_event_error(index, "is not in its canonical form")
+        raise _build_invalid_event_error(index, "is not in its canonical form")
     if event.log_id != log_id or event.seq != index:
-        raise _invalid_event_error(index, "belongs to another log or index")
+        raise _build_invalid_event_error(index, "belongs to another log or index")
     signed = any(
         set(HARDENED_LOG_EVENT_FIELDS) <= set(signature.signed_fields)
         and is_document_signature_valid(document, raw, [key])
         for signature, raw in zip(event.signatures, document["signatures"], strict=True)
     )
     if not signed:
-        raise _invalid_event_error(index, "is not signed by the registry")
+        raise _build_invalid_event_error(index, "is not signed by the registry")
     return event
 
 
-def _fork_error(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
+def _build_fork_error(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
     return PinwardenError("LOG_PROOF_INVALID", why, data={"seen": state.checkpoint, "shown": bytes(head.note).decode()})
 
 
-def _invalid_event_error(index: int, why: str) -> PinwardenError:
+def _build_invalid_event_error(index: int, why: str) -> PinwardenError:
     return PinwardenError("LOG_EVENT_INVALID", f"entry {index} of the log {why}", data={"index": index})
 
 

@@ -61,7 +61,7 @@ def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str,
 def _read_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
     tool, _, seq = query.cursor.partition(_CURSOR_SEPARATOR)
     after = int(seq) if seq.isdecimal() and len(seq) < 16 else _LAST_INDEX  # must fit into 64 bits
-    return publications.page_versions(transaction, tool, after, search, limit + 1)
+    return publications.read_versions_page(transaction, tool, after, search, limit + 1)
 
 
 def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
@@ -69,7 +69,7 @@ def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str,
     page: list[PublishedVersion] = []
     after = query.cursor.partition(_CURSOR_SEPARATOR)[0]
     while len(page) <= limit and (
-        names := publications.page_tools(transaction, search=search, after=after, limit=limit + 1)
+        names := publications.read_tools_page(transaction, search=search, after=after, limit=limit + 1)
     ):
         for name in names:
             newest = choose_latest_release(publications.list_releases(transaction, name))

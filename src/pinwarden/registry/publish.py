@@ -156,10 +156,10 @@ def _parse_request(registry: Registry, request: bytes) -> Submission:
         ),
         attestations=(),
     )
-    return _with_attestations(registry, submitted, reader)
+    return _add_attestations(registry, submitted, reader)
 
 
-def _with_attestations(registry: Registry, submitted: Submission, reader: DocumentReader) -> Submission:
+def _add_attestations(registry: Registry, submitted: Submission, reader: DocumentReader) -> Submission:
     documents = reader.value.get("attestations", [])
     if type(documents) is not list or len(documents) > registry.limits.attestations:
         raise PinwardenError("PUBLISH_LIMIT", f"a bundle can have at most {registry.limits.attestations} attestations")

@@ -230,7 +230,7 @@ _PAGE = 50
 def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, Any]:
     """Return one page of tools whose name or description contains the text."""
     with registry.database.transaction() as transaction:
-        names = publications.page_tools(transaction, search=text, after=after, limit=_PAGE + 1)
+        names = publications.read_tools_page(transaction, search=text, after=after, limit=_PAGE + 1)
         tools = [_build_search_result(transaction, name) for name in names[:_PAGE]]
     return {"tools": tools, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
 

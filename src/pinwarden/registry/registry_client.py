@@ -94,7 +94,7 @@ class HttpRegistry(RegistryReader):
         from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is sent.
-        bare = FetchRequest(endpoint=self._endpoint_without_token(), url=self._build_url(path))
+        bare = FetchRequest(endpoint=self._create_endpoint_without_token(), url=self._build_url(path))
         response = self._fetcher.get(bare, max_bytes=max_bytes)
         return response.body if response.found else None
 
@@ -112,7 +112,7 @@ class HttpRegistry(RegistryReader):
             return value
         raise _build_refusal(value, response.status, str(self))
 
-    def _endpoint_without_token(self) -> Any:
+    def _create_endpoint_without_token(self) -> Any:
         from pinwarden.core.record import replace
 
         return replace(self._endpoint, authorization=None)

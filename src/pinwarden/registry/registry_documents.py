@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_error, read_json, read_signatures
+from pinwarden.bundle.document import BLOB_CID, DocumentReader, build_document_error, read_json, read_signatures
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, is_document_signature_valid, signing_preimage
@@ -200,7 +200,7 @@ def statement_from_json(document: Any) -> PublisherStatement:
     reader.text("nonce")
     signatures = read_signatures(reader)
     if document.keys() - _MEMBERS:
-        raise document_error(reader.path, "has an unsigned member")
+        raise build_document_error(reader.path, "has an unsigned member")
     if len(signatures) != 1 or signatures[0].signed_fields != STATEMENT_SIGNED_FIELDS:
         raise PinwardenError("SIGNATURE_INVALID", "a request needs exactly one signature, over all of its members")
     key_id = signatures[0].key_id

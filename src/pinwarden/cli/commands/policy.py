@@ -124,13 +124,13 @@ def policy_generate(args: Namespace) -> int:
       pinwarden policy generate --all --only-called --output proposed.toml
     """
     from pinwarden.cli.streams import Progress
-    from pinwarden.gateway.policy_generate import PolicyScope, generate_policy, scope_of_lock
+    from pinwarden.gateway.policy_generate import PolicyScope, find_lock_scope, generate_policy
 
     if args.all and args.server:
         raise PinwardenError("USAGE", "--all and --server cannot be used together")
     project = project_from(args)
     names = tuple(args.server)
-    coverage = PolicyScope(servers=names) if names or args.all else scope_of_lock(project)
+    coverage = PolicyScope(servers=names) if names or args.all else find_lock_scope(project)
     with read_database(args, project) as state, Progress("reading the recorded events"):
         proposal = generate_policy(state, coverage, only_called=args.only_called)
     if args.output != "-":

@@ -190,7 +190,7 @@ class AuditLog:
         with self._lock:
             self._wait_until_available()
             journal = self._journal
-            words = [self._template_word(template) for template, _ in calls]
+            words = [self._get_template_word(template) for template, _ in calls]
             texts = {
                 index: pack_text_call(words[index], str(request_id), now)
                 for index, (_, request_id) in enumerate(calls)
@@ -205,7 +205,7 @@ class AuditLog:
             self._update_fast_path()
         self._has_events.set()
 
-    def _template_word(self, template: AuditEvent) -> int:
+    def _get_template_word(self, template: AuditEvent) -> int:
         """Return the first word of calls of a template.
 
         The journal keeps the template alive, so its ``id()`` stays unique.

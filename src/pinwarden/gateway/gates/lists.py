@@ -55,11 +55,11 @@ def check_list(
         for item in items
         if item.digest is None or occurrences[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
     }
-    changes_of = _compare_items(kind, items, approved, server) if differing else None
+    find_changes = _compare_items(kind, items, approved, server) if differing else None
     return tuple(
         _build_allow_verdict(item, pins[item.key])
-        if changes_of is None or id(item) not in differing
-        else _check_item(item, pins, find_policy(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
+        if find_changes is None or id(item) not in differing
+        else _check_item(item, pins, find_policy(item.key), find_changes(item), is_duplicate=occurrences[item.key] > 1)
         for item in items
     )
 
@@ -234,7 +234,7 @@ def _compare_items(
     for item in approved.items_of_kind(kind) if kind.key != "name" else ():
         approved_by_uri.setdefault(item.key, []).append(item)
 
-    def changes_of(item: Item) -> tuple[Change, ...]:
+    def find_changes(item: Item) -> tuple[Change, ...]:
         approved_items = approved_by_uri.get(item.key)
         if approved_items is None or item.digest is None:
             return tuple(changes_by_name.get(item.name, ()))
@@ -245,7 +245,7 @@ def _compare_items(
             for change in compare_items(approved_item, item)
         )
 
-    return changes_of
+    return find_changes
 
 
 def format_digest(digest: Digest | None) -> str:

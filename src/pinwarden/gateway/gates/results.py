@@ -73,9 +73,11 @@ class _MaskingCopier:
         if self._budget <= 0:
             return _LEFT_OUT
         if type(value) is dict:
-            return {self._copy_name(key): self.copy(key, member) for key, member in self._within_budget(value.items())}
+            return {
+                self._copy_name(key): self.copy(key, member) for key, member in self._take_within_budget(value.items())
+            }
         if type(value) is list:
-            return [self.copy(name, element) for element in self._within_budget(value)]
+            return [self.copy(name, element) for element in self._take_within_budget(value)]
         self._budget -= min(len(value), MAX_SHOWN_CHARACTERS) if type(value) is str else 1
         if type(value) is str and len(value) <= MAX_SHOWN_CHARACTERS and looks_secret(name, value):
             return MASK
@@ -87,7 +89,7 @@ class _MaskingCopier:
         self._budget -= len(name)
         return mask_name(name) if len(name) <= MAX_SHOWN_CHARACTERS else _LEFT_OUT
 
-    def _within_budget(self, values: Any) -> Any:
+    def _take_within_budget(self, values: Any) -> Any:
         """Yield members or elements until the budget is used up, then one more, which becomes ``<left out>``."""
         for value in values:
             is_last = self._budget <= 0

@@ -106,7 +106,7 @@ def find_requests_in_task(task: Mapping[str, Any]) -> EmbeddedRequests | Refusal
     return requests
 
 
-def build_rounds_refusal(policy: ServerRequestPolicy) -> Refusal:
+def build_max_rounds_refusal(policy: ServerRequestPolicy) -> Refusal:
     """Return the refusal for a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",

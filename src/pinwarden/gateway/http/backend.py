@@ -59,7 +59,7 @@ class ResponseFuture:
         self._on_message = on_message
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the response is still awaited."""
         return not self._future.done()
 
@@ -116,7 +116,7 @@ class Backend:
     async def open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         """Detect the server's era and open a session. Capabilities are sent only to a server of the client's era."""
         # Wait at most half of the time for another client's attempt, so that this client can still try.
-        async with self.upstream.era_detection(self._manager.limits.merged_opening_seconds / 2):
+        async with self.upstream.serialize_era_detection(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_stateless_client=for_stateless_client)
 
     async def _open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
@@ -264,7 +264,7 @@ class Backend:
 class _NotificationSink:
     """Receives server messages that belong to no request."""
 
-    open = True
+    is_open = True
 
     def __init__(self, backend: Backend, on_message: Callable[[Backend, ParsedMessage], None]) -> None:
         self._backend = backend
@@ -277,7 +277,7 @@ class _NotificationSink:
         self._on_message(self._backend, ParsedMessage(data=data, value=orjson.loads(data)))
 
     def end_events(self) -> None:
-        self.open = False
+        self.is_open = False
 
 
 def _shares_process(conversation: AnyConversation) -> bool:

@@ -66,7 +66,7 @@ class Bridge:
         self.stream_counts = True
         self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
-        self._openings: dict[str, _Opening] = {}
+        self._openings: dict[str, _OpenAttempt] = {}
         self._attempted_at: dict[str, float] = {}
         """When a session with a server was last attempted, by slug."""
         self._failures: dict[str, str] = {}
@@ -122,7 +122,7 @@ class Bridge:
     @property
     def idle(self) -> bool:
         """Whether no request and no stream is open."""
-        return not self._tasks and not self._notifications.open
+        return not self._tasks and not self._notifications.is_open
 
     def end_stream(self) -> None:
         """End the notification stream."""
@@ -214,7 +214,7 @@ class Bridge:
         self._attempted_at[slug] = now
         backend = Backend(self._manager, upstream, self._client, self._on_server_message)
         task = asyncio.get_running_loop().create_task(self._open_backend(backend, reopens=reopens))
-        self._openings[slug] = _Opening(task, awaited=awaited)
+        self._openings[slug] = _OpenAttempt(task, awaited=awaited)
         task.add_done_callback(lambda _: self._openings.pop(slug, None))
 
     async def _open_backend(self, backend: Backend, *, reopens: bool) -> None:
@@ -240,7 +240,7 @@ class Bridge:
                 notification = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
                 self._notifications.send(encode(notification))
 
-    async def _wait_for(self, *slugs: str) -> None:
+    async def _wait_for_first_attempts(self, *slugs: str) -> None:
         """Wait for the first attempts to open sessions with these servers."""
         openings = [self._openings[slug] for slug in slugs if slug in self._openings]
         tasks = [opening.task for opening in openings if opening.awaited]
@@ -314,7 +314,7 @@ class Bridge:
 
     def _on_server_message(self, backend: Backend, message: ParsedMessage) -> None:
         """Forward a server message that belongs to no request."""
-        if self._notifications.open:
+        if self._notifications.is_open:
             translated = self._translate_for_client(backend, message)
             if translated is not None:
                 self._notifications.send(translated.data)
@@ -357,7 +357,7 @@ class BridgedConversation(Bridge):
         self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
     ) -> None:
         if message.method in OPENING_METHODS:
-            self._send_result(message, sink, self._describe(message, await self._get_backend(self._upstream)))
+            self._send_result(message, sink, self._describe_server(message, await self._get_backend(self._upstream)))
         elif message.method == LISTEN and not (await self._get_backend(self._upstream)).stateless:
             raise BackendError(
                 METHOD_NOT_FOUND, self._explain_no_subscriptions(await self._get_backend(self._upstream))
@@ -367,7 +367,7 @@ class BridgedConversation(Bridge):
         else:
             await self._relay(self._upstream, message, sink, parameters, relayed)
 
-    def _describe(self, message: ParsedMessage, backend: Backend) -> dict[str, Any]:
+    def _describe_server(self, message: ParsedMessage, backend: Backend) -> dict[str, Any]:
         """Return the server's approved description of itself, in the client's era."""
         description = backend.description
         meta = description.get("_meta")
@@ -420,7 +420,7 @@ class RelayedRequest:
             self.task.cancel()
 
 
-class _Opening:
+class _OpenAttempt:
     """An attempt to open a session with a server."""
 
     def __init__(self, task: asyncio.Task[None], *, awaited: bool) -> None:

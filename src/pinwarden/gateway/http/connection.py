@@ -56,7 +56,7 @@ class RequestHandler(Protocol):
     def handle_request(self, request: Request, reply: Reply) -> None:
         """Handle a request, and send the response through ``reply`` now or later."""
 
-    def admit(self, headers: dict[bytes, bytes]) -> str:
+    def authenticate(self, headers: dict[bytes, bytes]) -> str:
         """Authenticate the sender of a request head. Returns the client's name, or raises `BadRequest`."""
 
 
@@ -110,7 +110,7 @@ class ClientConnections:
         """Create the protocol for a new connection."""
         return ClientConnection(self)
 
-    def enter(self, connection: OpenConnection) -> bool:
+    def add(self, connection: OpenConnection) -> bool:
         """Add a connection. At the limit, closes another connection first, or returns False if none can be closed."""
         if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
@@ -121,7 +121,7 @@ class ClientConnections:
             self._handshaking.add(connection)
         return True
 
-    def leave(self, connection: OpenConnection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         """Remove a connection."""
         self.unauthenticated.pop(connection, None)
         self._handshaking.discard(connection)
@@ -140,7 +140,7 @@ class ClientConnections:
         if chosen is None:
             return False
         self.evicted += 1
-        self.leave(chosen)
+        self.remove(chosen)
         chosen.abort()
         return True
 
@@ -214,8 +214,8 @@ class ClientConnection(asyncio.Protocol):
         """Count the new connection, or send status 503 if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if self.handshake is not None:
-            self.owner.leave(self.handshake)
-        if not self.owner.enter(self):
+            self.owner.remove(self.handshake)
+        if not self.owner.add(self):
             self.owner.refused += 1
             self._closing = True
             self._transport.write(build_response_head(503, 0, "", {"retry-after": "1"}, keep=False))
@@ -226,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel the current request, stop the timers, and release the memory budget."""
         self._closing = True
-        self.owner.leave(self)
+        self.owner.remove(self)
         self.owner.slow_readers.discard(self)
         reply, self._current = self._current, None
         if reply is not None:
@@ -356,12 +356,12 @@ class ClientConnection(asyncio.Protocol):
 
     # Large requests
 
-    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
         """Raise `BadRequest` unless the client is authenticated and the budget allows a body of this size."""
-        self.set_client(self.owner.handler.admit(headers))
+        self.set_client(self.owner.handler.authenticate(headers))
         self.owner.body_budget.check(self.client, size)
 
-    def add(self, size: int) -> None:
+    def count_body_bytes(self, size: int) -> None:
         """Count received bytes of a large body against the budget."""
         self.owner.body_budget.add(self.client, size)
         self._reserved += size
@@ -397,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
         """Send comments on an idle event stream, so that proxies keep it open."""
 
         def ping() -> None:
-            if reply.open:
+            if reply.is_open:
                 reply.ping()
                 self.ping_later(reply)
 

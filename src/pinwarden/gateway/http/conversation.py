@@ -79,7 +79,7 @@ class Conversation(MessageRelay):
         if not self.session.abandon_request(request_id[1]):
             # The server will not respond. The id stays in use until a refusal of the request is sent.
             free_id = partial(self._abandoned.pop, request_id, None)
-            self._refusals.when_sent(partial(self._queue.run, free_id))
+            self._refusals.run_when_sent(partial(self._queue.run, free_id))
         elif self.transport is not None:
             self.transport.cancel(request_id)
 
@@ -123,7 +123,7 @@ class Conversation(MessageRelay):
         for request_id in [pending for pending in self._pending if pending not in sent_ids]:
             self.on_not_executed(request_id, reason)
 
-    def on_not_understood(self) -> None:
+    def on_unparsed_refusal(self) -> None:
         """Forget the server's era: the server refused a stateless request without parsing it."""
         self.forget_era()
 
@@ -177,7 +177,7 @@ class Conversation(MessageRelay):
     @property
     def idle(self) -> bool:
         """Whether no request is open and no stream counts as use."""
-        return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.open)
+        return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.is_open)
 
     def on_server_lost(self, reason: str) -> None:
         """Fail all open requests and end the conversation, because the server is gone."""
@@ -190,7 +190,7 @@ class Conversation(MessageRelay):
         if self._refusals:  # they may contain the server's last messages
             if self.transport is not None:
                 self.transport.close()
-            self._refusals.when_sent(partial(self.on_server_lost, reason))
+            self._refusals.run_when_sent(partial(self.on_server_lost, reason))
             return
         self.session.on_server_closed()
         self.close(reason)  # fails all open requests

@@ -89,9 +89,9 @@ class Endpoint:
     def handle_request(self, request: Request, reply: Reply) -> None:
         """Handle one request. Errors become responses."""
         self.requests += 1
-        self._send_errors(reply, lambda: self._route_request(request, reply))
+        self._run_and_send_errors(reply, lambda: self._route_request(request, reply))
 
-    def _send_errors(self, reply: Reply, work: Callable[[], None]) -> None:
+    def _run_and_send_errors(self, reply: Reply, work: Callable[[], None]) -> None:
         try:
             work()
         except AccessDenied as denied:
@@ -101,7 +101,7 @@ class Endpoint:
             self.failures += 1
             reply.send(500, _build_refusal(SERVER_UNAVAILABLE, err.message))
 
-    def admit(self, headers: dict[bytes, bytes]) -> str:
+    def authenticate(self, headers: dict[bytes, bytes]) -> str:
         """Authenticate the sender of a large body before the body is read. Returns the client's name."""
         try:
             self.access.check_host_and_origin(headers)
@@ -212,7 +212,7 @@ class Endpoint:
             elif isinstance(err, PinwardenError):
                 reply.send(400, _build_refusal(PARSE_ERROR, err.message))
             else:  # an unexpected exception goes to the loop's handler
-                self._send_errors(reply, partial(self._handle_parsed, request, reply, parsing.result()))
+                self._run_and_send_errors(reply, partial(self._handle_parsed, request, reply, parsing.result()))
 
         try:
             parsing = self._manager.executor.submit(
@@ -231,7 +231,7 @@ class Endpoint:
         route = self._find_route(request.path, client)
         if route is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
-        elif reply.open or b"mcp-session-id" in request.headers:
+        elif reply.is_open or b"mcp-session-id" in request.headers:
             self._handle_message(request, reply, client, route, message)
         else:
             reply.send(400)  # the client disconnected, which cancels a stateless request
@@ -275,7 +275,7 @@ class Endpoint:
         conversation, cancel = send_stateless_request(self._manager, route, client, message, sink, request.parameters)
         if conversation is not None:
             self._cache_route(request, route, conversation, message, stateless=True)
-        if reply.open:
+        if reply.is_open:
             reply.on_disconnect = cancel
 
     def _handle_session_post(

@@ -85,7 +85,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     """Relay ``server/discover`` to a server of unknown era. Clients that do so at the same time share one process."""
     conversation, request_id = None, None
     try:
-        async with upstream.era_detection(manager.limits.merged_opening_seconds / 2):
+        async with upstream.serialize_era_detection(manager.limits.merged_opening_seconds / 2):
             conversation = manager.get_stateless_conversation(upstream, client)
             discovery = _DiscoverySink(sink, upstream, conversation)
             request_id = conversation.request(message, discovery, parameters)
@@ -93,7 +93,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     except asyncio.CancelledError:
         if conversation is not None:
             conversation.cancel(request_id)
-        if sink.open:
+        if sink.is_open:
             sink.fail(SERVER_UNAVAILABLE, "the gateway is shutting down")
         raise
     except PinwardenError as err:
@@ -116,8 +116,8 @@ class _ForwardingSink:
         self._sink = sink
 
     @property
-    def open(self) -> bool:
-        return self._sink.open
+    def is_open(self) -> bool:
+        return self._sink.is_open
 
     def send_message(self, message: ParsedMessage) -> None:
         self._sink.send_message(message)

@@ -217,7 +217,7 @@ class HttpGateway:
         self._logged.clear()
         before = set(self._manager.upstreams)
         self._manager.replace_upstreams(locked.upstreams)
-        self._factory.close_replaced()
+        self._factory.close_replaced_pools()
         for name, problem in locked.problems.items():
             self._log_once(f"the gateway does not serve {name}: {problem}")
         if set(locked.upstreams) != before:
@@ -400,9 +400,9 @@ class KnownClients:
         if not unavailable:
             access.set_clients(self._temporary)
         elif self._keep:
-            access.set_unverified()
+            access.admit_unverified()
         else:
-            access.set_unverified(self._temporary)
+            access.admit_unverified(self._temporary)
         self.admits_known = unavailable and self._keep
         consequence = "known clients are admitted" if unavailable and self._keep else "no client is admitted"
         problem = f"the tokens cannot be read, so {consequence} ({err.code})"

@@ -166,7 +166,7 @@ class Access:
         if revoked:
             self.on_revoked(revoked)
 
-    def set_unverified(self, only: Mapping[str, GatewayClient] | None = None) -> None:
+    def admit_unverified(self, only: Mapping[str, GatewayClient] | None = None) -> None:
         """Admit the known clients, or ``only`` these, while tokens cannot be validated.
 
         A client that is not admitted gets status 503 instead of 401, because its token may still be valid.

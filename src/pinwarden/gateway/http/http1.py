@@ -60,20 +60,20 @@ class Request:
 class BodyAdmission(Protocol):
     """Decides whether the gateway reads a large body."""
 
-    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
         """Raise `BadRequest` unless a large body may follow this head. ``size`` is the content length; 0 if unknown."""
 
-    def add(self, size: int) -> None:
+    def count_body_bytes(self, size: int) -> None:
         """Count received bytes of the body. Raises `BadRequest` if the budget is exhausted."""
 
 
-class _Unlimited:
+class _UnlimitedBodies:
     """Admits every body."""
 
-    def admit(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
         pass
 
-    def add(self, size: int) -> None:
+    def count_body_bytes(self, size: int) -> None:
         pass
 
 
@@ -82,7 +82,7 @@ class RequestReader:
 
     def __init__(self, limits: HttpLimits, bodies: BodyAdmission | None = None) -> None:
         self._limits = limits
-        self._bodies = bodies or _Unlimited()
+        self._bodies = bodies or _UnlimitedBodies()
         self._parser = httptools.HttpRequestParser(self)
         self._ready: list[Request] = []
         self._head_bytes = 0
@@ -180,7 +180,7 @@ class RequestReader:
         self._framing_bytes = 0
         self._large = b"transfer-encoding" in headers or (length is not None and length > SMALL_BODY)
         if self._large:
-            self._bodies.admit(headers, length or 0)
+            self._bodies.admit_body(headers, length or 0)
 
     def on_body(self, data: bytes) -> None:
         """Add a part of the body."""
@@ -189,7 +189,7 @@ class RequestReader:
         if self._size > self._limits.max_body_bytes:
             raise BadRequest(413, "The body is too long.")
         if self._large:
-            self._bodies.add(len(data))
+            self._bodies.count_body_bytes(len(data))
         if not self._body:
             self._body = data
             return
@@ -256,7 +256,7 @@ class Reply:
             self._connection.set_client(client)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the client is still connected and the response is incomplete."""
         return self._connection is not None
 

@@ -247,7 +247,7 @@ class SecureServer:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             handshake = TlsHandshake(accepted)
-            if self._connections.enter(handshake):
+            if self._connections.add(handshake):
                 task = self._loop.create_task(self._complete_handshake(handshake, accepted))
                 self._handshaking.add(task)
                 task.add_done_callback(self._handshaking.discard)
@@ -267,7 +267,7 @@ class SecureServer:
         except OSError:  # the client hung up, timed out, or does not speak TLS
             accepted.close()
         finally:
-            self._connections.leave(handshake)
+            self._connections.remove(handshake)
 
 
 async def start_secure_server(

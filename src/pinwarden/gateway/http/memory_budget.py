@@ -38,11 +38,11 @@ class MemoryBudget:
         """Bytes of the messages of all holders."""
         return sum(holder.pending_bytes for holder in self._holders)
 
-    def enter(self, holder: BudgetHolder) -> None:
+    def add(self, holder: BudgetHolder) -> None:
         """Start counting the bytes of a holder."""
         self._holders.add(holder)
 
-    def leave(self, holder: BudgetHolder) -> None:
+    def remove(self, holder: BudgetHolder) -> None:
         """Stop counting the bytes of a holder."""
         self._holders.discard(holder)
 
@@ -50,7 +50,7 @@ class MemoryBudget:
         """Make the largest holders drop their messages until the total is within the limit."""
         while self._holders and self.pending_bytes > self._max_bytes:
             largest = max(self._holders, key=lambda holder: holder.pending_bytes)
-            self.leave(largest)
+            self.remove(largest)
             self.overflows += 1
             largest.overflow()
 

@@ -107,11 +107,11 @@ class MergedConversation(Bridge):
         if message.method in _ROUTED or message.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
             await self._relay_to_server(message, sink, parameters, relayed)
             return
-        await self._wait_for(*visible)
+        await self._wait_for_first_attempts(*visible)
         if message.method in OPENING_METHODS or message.method in _LISTS:
             self._fail_if_none_available()
         if message.method in OPENING_METHODS:
-            self._send_result(message, sink, self._describe(message))
+            self._send_result(message, sink, self._describe_gateway(message))
         elif message.method in _LISTS:
             await self._respond_with_list(message, sink)
         else:
@@ -138,7 +138,7 @@ class MergedConversation(Bridge):
             if not (slug in self._backends and self._backends[slug].is_open)
         }
 
-    def _describe(self, message: ParsedMessage) -> dict[str, Any]:
+    def _describe_gateway(self, message: ParsedMessage) -> dict[str, Any]:
         """Return the gateway's description of itself: the approved capabilities and instructions of all servers."""
         from pinwarden import __version__
 

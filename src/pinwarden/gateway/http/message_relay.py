@@ -472,7 +472,7 @@ class MessageRelay(ABC):
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self.limits.response_seconds)
             message = restore_client_id(message, pending)
-        if pending is not None and pending.sink.open:
+        if pending is not None and pending.sink.is_open:
             pending.sink.send_message(message)
         elif not self._notifications.send(message.data):
             other = self._open.find_oldest_open_sink() if pending is None and posted is None else None

@@ -17,7 +17,7 @@ class EventSink(Protocol):
     """An event stream to a client."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the client is still connected."""
 
     def start_events(self) -> None:
@@ -40,14 +40,14 @@ class NotificationStream:
         self._queued_bytes = 0
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the client has the stream open."""
-        return self._stream is not None and self._stream.open
+        return self._stream is not None and self._stream.is_open
 
     def listen(self, stream: EventSink) -> None:
         """Attach a stream in place of an older one, and send the queued messages."""
         replaced, self._stream = self._stream, stream
-        if replaced is not None and replaced.open:
+        if replaced is not None and replaced.is_open:
             replaced.end_events()
         stream.start_events()
         while self._queue:
@@ -56,7 +56,7 @@ class NotificationStream:
 
     def send(self, data: bytes) -> bool:
         """Send a message. Returns False if no stream is open."""
-        if self._stream is None or not self._stream.open:
+        if self._stream is None or not self._stream.is_open:
             return False
         self._stream.send_event(data)
         return True
@@ -75,7 +75,7 @@ class NotificationStream:
     def end(self) -> None:
         """End the stream."""
         stream, self._stream = self._stream, None
-        if stream is not None and stream.open:
+        if stream is not None and stream.is_open:
             stream.end_events()
 
 

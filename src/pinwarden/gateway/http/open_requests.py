@@ -144,7 +144,7 @@ class OpenRequests:
     def find_oldest_open_sink(self) -> ResponseSink | ToolCall | None:
         """Find the sink of the oldest request with a connected client, for a server message that names no request."""
         for pending in self.by_id.values():
-            if pending not in self._cancelled and pending.sink.open:
+            if pending not in self._cancelled and pending.sink.is_open:
                 return pending.sink
         return None
 
@@ -281,7 +281,7 @@ class ToolCall(PostedRequest):
         return self
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the client is still connected."""
         return self._connection is not None
 
@@ -388,7 +388,7 @@ class ResponseSink(Protocol):
     """Receives the response to a request, and messages that the server sends before it."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether messages before the response can still be delivered."""
 
     def send_message(self, message: ParsedMessage) -> None:
@@ -421,9 +421,9 @@ class HttpResponseSink:
         self._headers = headers
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the client is still connected."""
-        return self._reply.open
+        return self._reply.is_open
 
     def send_message(self, message: ParsedMessage) -> None:
         """Send an event before the response."""

@@ -39,7 +39,7 @@ class PipeEnd:
         if descriptor >= 0 and not self._loop_closes:
             os.close(descriptor)
 
-    async def read_with(self, factory: Callable[[], ProtocolType]) -> asyncio.ReadTransport:
+    async def connect_reader(self, factory: Callable[[], ProtocolType]) -> asyncio.ReadTransport:
         """Hand the pipe over to the event loop, which reads from it. If this fails, the pipe is closed."""
         loop = self._prepare_handover()
         try:
@@ -48,7 +48,7 @@ class PipeEnd:
             self._close_after_failure()
             raise
 
-    async def write_with(self, factory: Callable[[], ProtocolType]) -> asyncio.WriteTransport:
+    async def connect_writer(self, factory: Callable[[], ProtocolType]) -> asyncio.WriteTransport:
         """Hand the pipe over to the event loop, which writes to it. If this fails, the pipe is closed."""
         loop = self._prepare_handover()
         try:

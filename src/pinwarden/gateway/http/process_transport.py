@@ -147,7 +147,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._fail(_UNREAD)
         else:
             self._unsent.append(data)
-            self._budget.enter(self)
+            self._budget.add(self)
             self._budget.enforce()
 
     # Messages that the server has not read
@@ -165,12 +165,12 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     def on_write_paused(self) -> None:
         """Count queued bytes against the budget, because the pipe is full."""
         self._write_paused = True
-        self._budget.enter(self)
+        self._budget.add(self)
         self._budget.enforce()
 
     def on_write_resumed(self) -> None:
         """Stop counting queued bytes, because the server has read them."""
-        self._budget.leave(self)
+        self._budget.remove(self)
         self._write_paused = False
         self._on_writable()
 
@@ -204,7 +204,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def on_input_closed(self) -> None:
         """Handle that the server closed its input. Its output is still read."""
-        self._budget.leave(self)
+        self._budget.remove(self)
         self._stdin = None
         self._input_closed = True
         self._on_writable()
@@ -255,7 +255,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         if self._closed:  # closed while the pipes were being connected
             self._close_transports()
             return
-        self._budget.leave(self)
+        self._budget.remove(self)
         self._unsent_bytes = 0
         while self._unsent and self._stdin is not None:
             self._stdin.write(self._unsent.popleft())
@@ -264,7 +264,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     async def _connect(self, ends: PipeEnds) -> None:
         limits = self._limits
         self._transports.append(
-            await ends.stdout.read_with(
+            await ends.stdout.connect_reader(
                 lambda: LineReader(
                     self.on_line,
                     self.on_output_closed,
@@ -276,11 +276,11 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             )
         )
         self._transports.append(
-            await ends.stderr.read_with(
+            await ends.stderr.connect_reader(
                 lambda: LineReader(self.on_stderr_line, _do_nothing, None, limits.max_stderr_line_bytes, limits)
             )
         )
-        stdin = await ends.stdin.write_with(lambda: _InputFlowControl(self))
+        stdin = await ends.stdin.connect_writer(lambda: _InputFlowControl(self))
         self._transports.append(stdin)
         self._stdin = stdin
 
@@ -296,7 +296,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def _drop_unread(self) -> None:
         """Drop messages that the server will not read."""
-        self._budget.leave(self)
+        self._budget.remove(self)
         self._unsent.clear()
         self._unsent_bytes = 0
         if self._stdin is not None and self._stdin.get_write_buffer_size():
@@ -488,7 +488,7 @@ class LineReader(asyncio.Protocol):
             self._partial += remainder
             if self._budget is not None and len(self._partial) - self._counted >= _BUDGET_STEP:
                 self._counted = len(self._partial)
-                self._budget.enter(self)
+                self._budget.add(self)
                 self._budget.enforce()
         elif self._on_too_long is not None:
             self._drop()
@@ -497,7 +497,7 @@ class LineReader(asyncio.Protocol):
     def _clear_partial(self) -> None:
         self._partial = bytearray()
         if self._counted and self._budget is not None:
-            self._budget.leave(self)
+            self._budget.remove(self)
         self._counted = 0
 
     def _drop(self) -> None:

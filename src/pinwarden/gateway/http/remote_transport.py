@@ -144,7 +144,7 @@ class RemoteTransport:
         if request_id is None:
             self.pending_bytes += len(data)
             self._notifications[post] = outgoing, self._clock()
-            self._budget.enter(self)
+            self._budget.add(self)
             self._budget.enforce()
         else:
             self._posts[request_id] = outgoing, inf if stream else self._clock()
@@ -251,7 +251,7 @@ class RemoteTransport:
         if notification is not None:
             self.pending_bytes -= len(notification[0].data)
             if not self._notifications:
-                self._budget.leave(self)
+                self._budget.remove(self)
 
     def overflow(self) -> None:
         """End the conversation, because the shared budget is exceeded and most queued bytes are for this server."""
@@ -264,7 +264,7 @@ class RemoteTransport:
             outgoing.cancel()
         self._notifications.clear()
         self.pending_bytes = 0
-        self._budget.leave(self)
+        self._budget.remove(self)
 
     def create_listener(self, request_id: RequestId) -> ResponseListener:
         """Create a listener for a call whose response is not a single document."""
@@ -288,16 +288,16 @@ class RemoteTransport:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
             self._call_heads.clear()
 
-    def on_refused_unparsed(self) -> None:
+    def on_unparsed_refusal(self) -> None:
         """Handle that the server refused a request without parsing it, as a server of the handshake era may do."""
         if not self._handshaken:
-            self._owner.on_not_understood()
+            self._owner.on_unparsed_refusal()
 
-    def mark_handshaken(self) -> None:
+    def mark_initialized(self) -> None:
         """Record that ``initialize`` succeeded."""
         self._handshaken = True
 
-    def check_session_after(self, post: _PostListener, status: int) -> bool:
+    def start_session_check(self, post: _PostListener, status: int) -> bool:
         """Check whether the server still knows the session, if the status is unclear. Returns whether a check runs.
 
         In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
@@ -458,7 +458,7 @@ class _PostListener(NullListener):
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
             self._transport.forget_notification(self)
-        elif self._initialize or not self._transport.check_session_after(self, self._status):
+        elif self._initialize or not self._transport.start_session_check(self, self._status):
             self._complete()
 
     def on_session_checked(self, *, known: bool) -> None:
@@ -489,7 +489,7 @@ class _PostListener(NullListener):
         """Remember the protocol revision for the header of later requests."""
         result = ParsedMessage(data, parse_server_value(data, self._transport.json)).members.get("result")
         if isinstance(result, dict):
-            self._transport.mark_handshaken()
+            self._transport.mark_initialized()
             self._transport.set_version(result.get("protocolVersion"))
 
     def _set_response_id(self, data: bytes) -> bytes:
@@ -502,7 +502,7 @@ class _PostListener(NullListener):
             return b""
         if message.id == self._request_id:
             return data
-        self._transport.on_refused_unparsed()
+        self._transport.on_unparsed_refusal()
         request_id = None if self._request_id is None else self._request_id[1]
         return encode({"jsonrpc": "2.0", "id": request_id, "error": message.members["error"]})
 

@@ -152,7 +152,7 @@ class Upstream:
         return conversation
 
     @asynccontextmanager
-    async def era_detection(self, seconds: float) -> AsyncIterator[None]:
+    async def serialize_era_detection(self, seconds: float) -> AsyncIterator[None]:
         """Let one client at a time detect the server's era, so that not every client starts a process to detect it.
 
         Other clients wait at most ``seconds``. If the era is known, no client waits.

@@ -51,7 +51,7 @@ class SessionQueue:
         if size and self.pending_bytes + size > self._max_bytes:
             return False
         if not self._queue:
-            self._budget.enter(self)
+            self._budget.add(self)
         self.pending_bytes += size + _ENTRY_BYTES
         self._queue.append((size + _ENTRY_BYTES, work))
         if size:
@@ -69,7 +69,7 @@ class SessionQueue:
         """Drop all queued work. Slow work that has started continues."""
         self._queue.clear()
         self.pending_bytes = 0
-        self._budget.leave(self)
+        self._budget.remove(self)
 
     async def _run_all(self) -> None:
         """Finish the slow work, then run the queued work in order, which may start slow work again."""
@@ -90,7 +90,7 @@ class SessionQueue:
         size, work = self._queue.popleft()
         self.pending_bytes -= size
         if not self._queue:
-            self._budget.leave(self)
+            self._budget.remove(self)
         return work
 
 
@@ -116,7 +116,7 @@ class PendingRefusals:
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
 
-    def when_sent(self, work: Callable[[], object]) -> None:
+    def run_when_sent(self, work: Callable[[], object]) -> None:
         """Run ``work`` after all refusals are sent; immediately if there are none."""
         if self._tasks:
             self._when_sent.append(work)

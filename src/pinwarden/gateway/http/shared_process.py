@@ -323,7 +323,7 @@ class SharedTransport:
             self._queue.remove(queued[0])
             self._queued_bytes -= len(queued[0][1])
             if not self._queue:
-                self.process.budget.leave(self)
+                self.process.budget.remove(self)
             self._queue_if_ready()
         else:
             self._enqueue(None, _build_cancellation(request_id))
@@ -365,7 +365,7 @@ class SharedTransport:
             self._written += 1
         child.write(data)
         if not self._queue:
-            self.process.budget.leave(self)
+            self.process.budget.remove(self)
         self._queue_if_ready()
 
     # For the memory budget
@@ -413,7 +413,7 @@ class SharedTransport:
             self._drop_queue()
             asyncio.get_running_loop().call_soon(self.owner.on_server_lost, _UNREAD)
         else:
-            self.process.budget.enter(self)
+            self.process.budget.add(self)
             self.process.budget.enforce()
 
     def _queue_if_ready(self) -> None:
@@ -439,7 +439,7 @@ class SharedTransport:
     def _drop_queue(self) -> None:
         self._queue.clear()
         self._queued_bytes = 0
-        self.process.budget.leave(self)
+        self.process.budget.remove(self)
 
 
 def _build_cancellation(request_id: RequestId) -> bytes:

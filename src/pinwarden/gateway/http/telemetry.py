@@ -216,9 +216,9 @@ class TracedSink:
         self._span = span
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether messages can still be delivered."""
-        return self._sink.open
+        return self._sink.is_open
 
     def send_message(self, message: ParsedMessage) -> None:
         """Forward a message that precedes the response."""

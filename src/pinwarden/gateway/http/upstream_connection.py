@@ -300,12 +300,12 @@ class UpstreamConnection(asyncio.Protocol):
         budget = self._pool.budget
         if budget is not None and self.pending_bytes - self._counted >= _BUDGET_STEP:
             self._counted = self.pending_bytes
-            budget.enter(self)
+            budget.add(self)
             budget.enforce()
 
     def _leave_budget(self) -> None:
         if self._counted and self._pool.budget is not None:
-            self._pool.budget.leave(self)
+            self._pool.budget.remove(self)
         self._counted = 0
 
     def _cache_head(self) -> None:

@@ -101,7 +101,7 @@ class TransportOwner(ProcessOwner, Protocol):
     def on_request_failed(self, request_id: RequestId, reason: str) -> None:
         """Fail a request that the transport could not send."""
 
-    def on_not_understood(self) -> None:
+    def on_unparsed_refusal(self) -> None:
         """Handle that the server refused a stateless request without parsing it: it may be of the handshake era."""
 
     def on_not_executed(self, request_id: RequestId, reason: str) -> None:

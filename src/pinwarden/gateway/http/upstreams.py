@@ -137,14 +137,14 @@ class UpstreamFactory:
         for _, upstream in self._known.values():
             upstream.guard.set_policy(policy)
 
-    def close_replaced(self) -> None:
+    def close_replaced_pools(self) -> None:
         """Close pools of former addresses. Call it on the event loop, after their conversations ended."""
         while self._replaced:
             self._replaced.pop().close()
 
     def close(self) -> None:
         """Close all connections to remote servers."""
-        self.close_replaced()
+        self.close_replaced_pools()
         for pool in self._pools.values():
             pool.close()
 

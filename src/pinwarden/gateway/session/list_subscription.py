@@ -36,7 +36,7 @@ class ListSubscription:
         lists = self._lists
         if self._request_id or lists.meta is None or now < self._not_before:
             return
-        filters = {} if self._guard.refuses_subscriptions else _offered_filters(lists.server)
+        filters = {} if self._guard.refuses_subscriptions else _list_offered_filters(lists.server)
         if not filters or client_subscribed(filters):
             return
         self._request_id = lists.create_request_id()
@@ -81,7 +81,7 @@ class ListSubscription:
         self._failures += 1
 
 
-def _offered_filters(server: dict[str, Any] | None) -> dict[str, bool]:
+def _list_offered_filters(server: dict[str, Any] | None) -> dict[str, bool]:
     """Return the filters of the list-changed notifications that the server offers."""
     capabilities = (server or {}).get("capabilities")
     if not isinstance(capabilities, dict):

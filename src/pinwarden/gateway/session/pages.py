@@ -28,7 +28,7 @@ def parse_list_response(data: bytes, message: Any, kind: ItemKind, guard: Guard)
         raise _build_ambiguous_error()
     if _requests_input(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server requests input instead of returning the list")
-    page = parse_page(envelope, kind, limits.json, limits.max_items)
+    page = parse_page(envelope, kind, limits.json_limits, limits.max_items)
     guard.cache_page(kind, body, tuple(page.items), page.cursor)
     return page
 
@@ -37,7 +37,7 @@ def _parse_envelope(data: bytes, guard: Guard) -> Message:
     """Parse a response that is not strict JSON, except its result. The items in the result are parsed one by one."""
     if len(data) > guard.limits.max_unparsable_bytes:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
-    message = parse_message(data, guard.limits.json)
+    message = parse_message(data, guard.limits.json_limits)
     result = message.members.get("result")
     if isinstance(result, bytes) and is_ambiguous_result(dict(split_object(result))):
         raise _build_ambiguous_error()

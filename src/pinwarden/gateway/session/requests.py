@@ -299,13 +299,13 @@ class RequestDecider:
         if self._server.has_extension(INTERCEPTORS, out):
             return ForwardedRequest(message["id"], message["method"])
 
-        def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
+        def find_verdict(kind: ItemKind, key: str) -> Verdict | None:
             if kind is RESOURCE:
                 return self._find_resource_verdict(key, now, out)
             checked_list = self._lists.require(kind, now, out)
             return None if checked_list is None else self._find_verdict(checked_list, key)
 
-        host = build_gateway_host(self._guard, self._audit.client, verdict_of)
+        host = build_gateway_host(self._guard, self._audit.client, find_verdict)
         params = message.get("params")
         try:
             if message["method"] == _LIST_INTERCEPTORS:

@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.server_requests import (
     EmbeddedRequests,
     Refusal,
-    build_rounds_refusal,
+    build_max_rounds_refusal,
     find_requests_in_error,
     find_requests_in_result,
     find_requests_in_task,
@@ -305,8 +305,8 @@ class ResultChecker:
             del self._rounds[oldest]
             self._task_requests.pop(oldest, None)
         self._rounds[target] = self._rounds.get(target, 0) + 1
-        policy = self._guard.server_request_policy(self._audit.client)
-        return build_rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
+        policy = self._guard.get_server_request_policy(self._audit.client)
+        return build_max_rounds_refusal(policy) if self._rounds[target] > policy.max_rounds else None
 
     def sanitize(self, data: bytes, message: Any, member: str, request: ForwardedRequest, out: OutputBuilder) -> bytes:
         """Return the message for the client: with warnings, and without hidden characters if the policy strips them.

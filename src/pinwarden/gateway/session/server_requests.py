@@ -12,7 +12,7 @@ from pinwarden.gateway.gates.server_requests import (
     CheckedRequest,
     EmbeddedRequests,
     Refusal,
-    build_rounds_refusal,
+    build_max_rounds_refusal,
     check_request_policy,
     find_requests_in_error,
 )
@@ -139,16 +139,16 @@ class ServerRequestDecider:
         if is_ambiguous_server_request(message):
             reason = "Two JSON parsers could read this message as different requests."
             return Refusal(code="message_doubtful", reason=reason)
-        policy = self._guard.server_request_policy(self._audit.client)
+        policy = self._guard.get_server_request_policy(self._audit.client)
         if len(self.open) >= self._guard.limits.max_open:
-            return build_rounds_refusal(policy)
+            return build_max_rounds_refusal(policy)
         if (
             method in (SAMPLING, ELICITATION)
             and self._request_checker.find_denial(method, message.get("params")) is None
         ):
             self.rounds += 1
             if self.rounds > policy.max_rounds:
-                return build_rounds_refusal(policy)
+                return build_max_rounds_refusal(policy)
         return self._content_checker.find_size_refusal(data)
 
     def _find_server_refusal(self, out: OutputBuilder) -> Refusal | None:
@@ -169,7 +169,7 @@ class RequestChecker:
 
     def find_denial(self, method: str, params: Any) -> Refusal | None:
         """Return why the policy denies requests with this method or URL; None if it allows them."""
-        return check_request_policy(method, params, self._guard.server_request_policy(self._audit.client))
+        return check_request_policy(method, params, self._guard.get_server_request_policy(self._audit.client))
 
     def find_refusal(
         self, requests: EmbeddedRequests | Refusal, request: ForwardedRequest, out: OutputBuilder
@@ -218,7 +218,7 @@ class RequestChecker:
     def _record_request(self, checked: CheckedRequest, request: ForwardedRequest, out: OutputBuilder) -> None:
         verdict = checked.verdict
         self._record_definitions(checked, verdict.key, request, out)
-        call = self._call_id(request)
+        call = self._make_call_id(request)
         if request.method in TASK_METHODS or request.method in TASK_NOTIFICATIONS:
             # Every poll of a task repeats its open requests.
             self._audit.record_use_once(
@@ -236,7 +236,7 @@ class RequestChecker:
     ) -> None:
         for definition in checked.definitions:
             name = (method, format_digest(definition.digest))
-            self._audit.record_use_once(definition, method, self._call_id(request), out, name)
+            self._audit.record_use_once(definition, method, self._make_call_id(request), out, name)
 
-    def _call_id(self, request: ForwardedRequest) -> str:
+    def _make_call_id(self, request: ForwardedRequest) -> str:
         return "" if request.request_id is None else self._audit.make_call_id(request.request_id)

@@ -91,7 +91,7 @@ class Session:
         self.name = name
         self._has_token = bool(client)
         self._limits = guard.limits
-        self._json = guard.limits.json
+        self._json = guard.limits.json_limits
         self._lock = RLock()
         self._audit = SessionAudit(guard, name, client)
         self._lists = CheckedLists(guard, self._audit, name)

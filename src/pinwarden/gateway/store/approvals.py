@@ -71,7 +71,7 @@ ChangeMark = tuple[int, int, int]
 """Count, maximum and sum of the sequence numbers. At least one of them differs after every change."""
 
 
-def with_name(approval: StoredApproval) -> StoredApproval:
+def assign_name(approval: StoredApproval) -> StoredApproval:
     """Return the approval with its name, a digest of its content."""
     content = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
     return replace(approval, name=Digest.of_bytes(canonicalize(content)).hex[:_NAME_LENGTH])
@@ -90,7 +90,7 @@ class Approvals:
         """Store approvals as the newest decisions about their definitions."""
         with self._database.transaction(exclusive="approvals") as transaction:
             for unnamed in approvals:
-                approval = replace(with_name(unnamed), sequence=_next_sequence(transaction))
+                approval = replace(assign_name(unnamed), sequence=_compute_next_sequence(transaction))
                 transaction.run("DELETE FROM approval WHERE name = ?", (approval.name,))
                 transaction.run(
                     f"INSERT INTO approval ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
@@ -104,7 +104,18 @@ class Approvals:
                 transaction.run(
                     "UPDATE approval SET state = ?, sequence = ?, decided = ?, decided_by = ?, why = ?"
                     " WHERE server = ? AND entity = ? AND item = ? AND digest = ? AND state = ?",
-                    (WITHDRAWN, _next_sequence(transaction), now, by, why, server, entity, item, digest, APPROVED),
+                    (
+                        WITHDRAWN,
+                        _compute_next_sequence(transaction),
+                        now,
+                        by,
+                        why,
+                        server,
+                        entity,
+                        item,
+                        digest,
+                        APPROVED,
+                    ),
                 )
 
     def read_change_mark(self) -> ChangeMark:
@@ -187,7 +198,7 @@ def _does_not_apply(approval: StoredApproval, follower: Follower) -> bool:
     )
 
 
-def _next_sequence(transaction: Transaction) -> int:
+def _compute_next_sequence(transaction: Transaction) -> int:
     row = transaction.row("SELECT COALESCE(MAX(sequence), 0) FROM approval")
     return 1 if row is None else int(row[0]) + 1
 

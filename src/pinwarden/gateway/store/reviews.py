@@ -63,7 +63,7 @@ _COLUMNS = ", ".join(field_names(Review))
 _MARKS = ", ".join("?" for _ in field_names(Review))
 
 
-def with_name(review: Review) -> Review:
+def assign_name(review: Review) -> Review:
     """Return the review with its name, a digest of its content."""
     content = [review.server, review.baseline, review.entity, review.item, review.digest, review.expected]
     if not review.digest:
@@ -86,7 +86,7 @@ class Reviews:
         added: list[Review] = []
         with self._database.transaction(exclusive="reviews") as transaction:
             for unnamed in reviews:
-                review = with_name(unnamed)
+                review = assign_name(unnamed)
                 transaction.run(
                     "UPDATE review SET state = ? WHERE server = ? AND baseline = ? AND entity = ? AND item = ?"
                     " AND state = ? AND name <> ?",

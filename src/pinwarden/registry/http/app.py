@@ -67,8 +67,8 @@ class RegistryApp:
         self._writers: CapacityLimiter | None = None
         self._authenticators: CapacityLimiter | None = None
         self._namespace_limiters: dict[str, CapacityLimiter] = {}
-        self._comparisons = Comparisons(registry, self.work)
-        self._inner = Starlette(routes=self._routes())
+        self._comparisons = Comparisons(registry, self.run_read)
+        self._inner = Starlette(routes=self._build_routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: files directly, everything else through its route."""
@@ -87,18 +87,18 @@ class RegistryApp:
         """Return the response for a file: from the cache, streamed from disk, or from the database."""
         file = self._cache.get(path)
         if file is None and path.startswith("blobs/"):
-            large: Response | None = await self.work(self._serve_large_file, path)
+            large: Response | None = await self.run_read(self._serve_large_file, path)
             if large is not None:
                 return large
         if file is None:
-            file = await self.work(find_file, self._registry, path)
+            file = await self.run_read(find_file, self._registry, path)
             if file is None:
                 return None
             if file.cache == FOREVER:
                 self._cache.add(path, file)
         return partial(_send_file, file)
 
-    async def work(self, function: Work, *args: Any) -> Any:
+    async def run_read(self, function: Work, *args: Any) -> Any:
         """Run a blocking function in the pool for reads."""
         if self._readers is None:  # needs a running event loop
             self._readers = CapacityLimiter(_READERS)
@@ -117,9 +117,9 @@ class RegistryApp:
         }
         return FileResponse(file, media_type=BYTES, headers=headers)
 
-    def _routes(self) -> list[Route]:
+    def _build_routes(self) -> list[Route]:
         def route(path: str, work: Callable[[Registry, Request, bytes], Response], methods: list[str]) -> Route:
-            return Route(path, self._endpoint(work), methods=methods)
+            return Route(path, self._build_read_endpoint(work), methods=methods)
 
         return [
             route("/health", routes.get_health, ["GET"]),
@@ -147,13 +147,13 @@ class RegistryApp:
         except PinwardenError as err:
             return build_error_response(err)
 
-    def _endpoint(
+    def _build_read_endpoint(
         self, work: Callable[[Registry, Request, bytes], Response]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
                 _refuse_nul_bytes(request)
-                response: Response = await self.work(work, self._registry, request, b"")
+                response: Response = await self.run_read(work, self._registry, request, b"")
             except PinwardenError as err:
                 return build_error_response(err)
             return response
@@ -167,7 +167,7 @@ class RegistryApp:
             caller = None
             try:
                 limit = operation.limit(self._registry)
-                length = _content_length(request, limit)
+                length = _read_content_length(request, limit)
                 caller = await self._authenticate(operation.admit, self._registry, request, length)
                 value = await self._run_write(operation, caller, request, length)
             except PinwardenError as err:
@@ -211,7 +211,7 @@ class RegistryApp:
 
 async def _read_body(operation: writing.WriteOperation, request: Request, length: int) -> bytes:
     with anyio.fail_after(operation.compute_body_timeout(length)):
-        return await _body(request, length)
+        return await _receive_body(request, length)
 
 
 def _refuse_nul_bytes(request: Request) -> None:
@@ -221,7 +221,7 @@ def _refuse_nul_bytes(request: Request) -> None:
         raise PinwardenError("USAGE", "NUL bytes are not allowed")
 
 
-def _content_length(request: Request, limit: int) -> int:
+def _read_content_length(request: Request, limit: int) -> int:
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 15:
         raise PinwardenError("PUBLISH_LIMIT", "a request needs a Content-Length header")
@@ -230,7 +230,7 @@ def _content_length(request: Request, limit: int) -> int:
     return int(length)
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _receive_body(request: Request, limit: int) -> bytes:
     body = BytesIO()  # one buffer, so that a large archive is in memory only once
     async for chunk in request.stream():
         if body.tell() + len(chunk) > limit:

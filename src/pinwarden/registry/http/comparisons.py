@@ -93,11 +93,11 @@ class Comparisons:
             return
         problem = future.exception()
         if problem is None:
-            self._keep(digests, future.result())
+            self._cache_result(digests, future.result())
         elif isinstance(problem, PinwardenError) and problem.code in _PERMANENT:
-            self._keep(digests, problem)
+            self._cache_result(digests, problem)
 
-    def _keep(self, digests: Digests, result: ComparisonMembers | PinwardenError) -> None:
+    def _cache_result(self, digests: Digests, result: ComparisonMembers | PinwardenError) -> None:
         size = _measure_result(result)
         if size > _MAX_RESULT_BYTES:
             return

@@ -93,12 +93,12 @@ def get_servers(registry: Registry, request: Request, _body: bytes) -> Response:
         limit=int(limit),
         latest_only=query.get("version") == "latest",
     )
-    return _json_or_not_found(list_servers(registry, server_query, _find_base_url(registry, request)))
+    return _build_json_or_404(list_servers(registry, server_query, _find_base_url(registry, request)))
 
 
 def get_versions(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions``."""
-    return _json_or_not_found(
+    return _build_json_or_404(
         list_server_versions(registry, request.path_params["name"], _find_base_url(registry, request))
     )
 
@@ -106,7 +106,7 @@ def get_versions(registry: Registry, request: Request, _body: bytes) -> Response
 def get_version(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions/{version}``."""
     parameters = request.path_params
-    return _json_or_not_found(
+    return _build_json_or_404(
         find_server_version(registry, parameters["name"], parameters["version"], _find_base_url(registry, request))
     )
 
@@ -116,7 +116,7 @@ def _find_base_url(registry: Registry, request: Request) -> str:
     return registry.public_url or str(request.base_url)
 
 
-def _json_or_not_found(value: dict[str, Any] | None) -> Response:
+def _build_json_or_404(value: dict[str, Any] | None) -> Response:
     if value is None:
         raise PinwardenError("SERVER_NOT_FOUND", "no such server or version is published in this registry")
     return Response(encode_document(value), media_type=JSON, headers={"cache-control": "no-cache"})

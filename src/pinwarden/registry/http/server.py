@@ -101,13 +101,13 @@ class LoggedApp:
 def _forward_uvicorn_log(log: ServiceLog) -> None:
     """Write uvicorn's warnings and errors to the log of the service."""
 
-    class Forward(logging.Handler):
+    class ForwardingHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             log.log("error" if record.levelno >= logging.ERROR else "warning", self.format(record))
 
     logger = logging.getLogger("uvicorn.error")
     logger.setLevel(logging.WARNING)
-    logger.handlers, logger.propagate = [Forward()], False
+    logger.handlers, logger.propagate = [ForwardingHandler()], False
 
 
 HEADER_TIMEOUT_SECONDS = 20.0

@@ -31,7 +31,7 @@ class Channel(Record):
 def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
     """Return one version of a tool; None if it is not published."""
     row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
-    return None if row is None else _with_attestations(transaction, _row_to_version(row))
+    return None if row is None else _add_attestations(transaction, _row_to_version(row))
 
 
 def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
@@ -59,7 +59,9 @@ def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]
     return [(str(version), yanked is not None) for version, yanked in rows]
 
 
-def page_versions(transaction: Transaction, tool: str, seq: int, search: str, limit: int) -> list[PublishedVersion]:
+def read_versions_page(
+    transaction: Transaction, tool: str, seq: int, search: str, limit: int
+) -> list[PublishedVersion]:
     """Return one page of the versions of all tools, without attestations.
 
     The page begins after the version with this tool name and log index.
@@ -107,7 +109,7 @@ def set_channel(transaction: Transaction, channel: Channel) -> None:
     )
 
 
-def page_tools(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
+def read_tools_page(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
     """Return one page of tool names, beginning after ``after``. ``search`` matches names and descriptions."""
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
@@ -126,7 +128,7 @@ def _build_like_pattern(search: str) -> str:
 def list_tools(transaction: Transaction) -> list[str]:
     """Return all tool names."""
     names: list[str] = []
-    while page := page_tools(transaction, after=names[-1] if names else "", limit=1000):
+    while page := read_tools_page(transaction, after=names[-1] if names else "", limit=1000):
         names += page
     return sorted(names)
 
@@ -183,7 +185,7 @@ def is_published_in(transaction: Transaction, namespace: str, root_cid: str, des
     return transaction.row(sql, (namespace, root_cid, descriptor_cid)) is not None
 
 
-def _with_attestations(transaction: Transaction, version: PublishedVersion) -> PublishedVersion:
+def _add_attestations(transaction: Transaction, version: PublishedVersion) -> PublishedVersion:
     return replace(
         version, attestations=tuple(list_attestations(transaction, version.root_cid, version.descriptor_cid))
     )

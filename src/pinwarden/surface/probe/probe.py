@@ -216,10 +216,10 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTr
             surface = _read_surface(transport, options, budget, discover=True)
     except PinwardenError as err:
         # The transport is closed at this point, so the stderr of the server is complete.
-        tail = "" if transport is None else mask.mask_text(transport.stderr_tail())
+        tail = "" if transport is None else mask.mask_text(transport.read_stderr_tail())
         raise mask.mask_error(err, {"stderr": _format_lines(tail)} if tail else {}) from err
     if isinstance(surface, NoMessage):
-        tail = mask.mask_text(transport.stderr_tail())
+        tail = mask.mask_text(transport.read_stderr_tail())
         raise mask.mask_error(
             build_no_response_error("initialize", surface), {"stderr": _format_lines(tail)} if tail else {}
         )

@@ -57,7 +57,7 @@ class StdioTransport:
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """Return the next line of stdout that is not empty."""
-        return self._server.next_line(wait)
+        return self._server.read_line(wait)
 
     def restart(self) -> None:
         """Kill the server and start it again."""
@@ -67,7 +67,7 @@ class StdioTransport:
                 raise probe_error("ended", "the probe was stopped")
             self._server = _ServerProcess(self._command, self._budget)
 
-    def stderr_tail(self) -> str:
+    def read_stderr_tail(self) -> str:
         """Return the last bytes that the server wrote to stderr, as text."""
         return self._server.stderr_tail.decode("utf-8", "backslashreplace")
 
@@ -124,7 +124,7 @@ class _ServerProcess:
     def write(self, data: bytes) -> None:
         """Write all data. Raises if the server does not read it in time.
 
-        If the server has ended, nothing is raised here, and ``next_line`` reports it.
+        If the server has ended, nothing is raised here, and ``read_line`` reports it.
         """
         view = memoryview(data)
         while view:
@@ -137,7 +137,7 @@ class _ServerProcess:
             except OSError:
                 return
 
-    def next_line(self, wait: float | None) -> bytes | NoMessage:
+    def read_line(self, wait: float | None) -> bytes | NoMessage:
         """Return the next line that is not empty. Waits at most ``wait`` seconds."""
         end = None if wait is None else monotonic() + wait
         while not self._lines:
