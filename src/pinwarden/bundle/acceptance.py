@@ -10,7 +10,7 @@
 8. The installer policy allows the permissions that the tool requests.
 9. Accept, and record the provenance.
 
-The hardened mode is the default. It adds these rules, which the rulebook lacks:
+The hardened mode is the default. Hardened mode adds these rules, which the rulebook lacks:
 
 - The manifest must be the one that the pointer names.
 - A claim counts only if its issuer signed it, in a role that you trust.
@@ -85,7 +85,7 @@ class AcceptanceResult(Record):
     provenance: Provenance | None = None
     rejection: Rejection | None = None
     documents: BundleDocuments | None = None
-    """The accepted descriptor and manifest. None in literal mode, which does not validate them fully."""
+    """The accepted descriptor and manifest; None in literal mode, which does not validate them fully."""
 
     def __post_init__(self) -> None:
         if (self.provenance is None) == (self.rejection is None):

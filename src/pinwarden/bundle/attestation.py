@@ -15,7 +15,7 @@ CLAIM_PREFIX = "mcp.claim."
 INTEGRITY_CLAIM = "mcp.claim.integrity"
 CLAIM_TYPES = (INTEGRITY_CLAIM, "mcp.claim.audit", "mcp.claim.compatibility")
 MAX_ATTESTATION_BYTES = 1024 * 1024
-"""The most that an installer downloads for one attestation. Real attestations have a few kilobytes."""
+"""The maximum size of an attestation that an installer downloads. Real attestations have a few kilobytes."""
 ROLES = ("verifier", "maintainer", "auditor")
 
 
@@ -43,12 +43,12 @@ class BundleAttestation(Record):
 
 
 def parse_attestation(data: bytes) -> BundleAttestation:
-    """Parse an attestation. Its signatures are not verified."""
+    """Parse an attestation, without verifying its signatures."""
     return attestation_from_json(read_json(data))
 
 
 def attestation_from_json(document: Any) -> BundleAttestation:
-    """Build an attestation from a strictly parsed value. Its signatures are not verified."""
+    """Build an attestation from a strictly parsed value, without verifying its signatures."""
     reader = DocumentReader.for_schema(document, ATTESTATION_SCHEMA)
     subject = reader.object("subject")
     return BundleAttestation(

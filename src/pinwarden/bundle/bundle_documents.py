@@ -281,7 +281,7 @@ def manifest_from_json(document: Any) -> Manifest:
 
 
 def _read_entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
-    """Read all entries, validated in bulk. If that fails, validate them one by one to name the invalid entry."""
+    """Read all entries, validated in bulk. If the validation fails, repeat it one by one to name the invalid entry."""
     rows = _read_entries_in_bulk(reader.items("entries"))
     if rows is None:
         return tuple(map(_read_entry, reader.objects("entries")))
@@ -351,7 +351,7 @@ class BundleDocuments(Record):
 
 
 class BundleLimits(Record):
-    """Limits on one bundle. They protect against archives that expand to a huge size."""
+    """Limits on one bundle, which protect against archives that expand to a huge size."""
 
     files: int = 100_000
     """The largest packages in use have about 30,000 files."""

@@ -27,7 +27,7 @@ class AcceptanceRequest(Record):
     now: str
     """The time of the install, as a timestamp with a time zone."""
     tool: str | None = None
-    """The requested tool. Without it the first pointer in the document is used."""
+    """The requested tool. Without a requested tool, the first pointer in the document is used."""
     channel: str | None = None
     literal: bool = False
     """Follow the rulebook to the letter, with its gaps. Use this to compare verifiers, not for installs."""
@@ -210,7 +210,7 @@ def _check_issuer(key_id: Any, role: Any, signers: list[TrustedKey]) -> None:
 
 
 def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
-    """Check the expiry date. If it is malformed, the claim does not count; in literal mode, it never expires."""
+    """Check the expiry date. A claim with a malformed date does not count; in literal mode, it never expires."""
     if "expires_at_utc" not in claim:
         return
     stated = claim["expires_at_utc"]

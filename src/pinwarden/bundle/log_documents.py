@@ -66,12 +66,12 @@ class PointerDocument(Record):
 
 
 def parse_pointers(data: bytes) -> PointerDocument:
-    """Parse a pointer document. Its signatures are not verified."""
+    """Parse a pointer document, without verifying its signatures."""
     return pointers_from_json(read_json(data))
 
 
 def pointers_from_json(document: Any) -> PointerDocument:
-    """Build a pointer document from a strictly parsed value. Its signatures are not verified."""
+    """Build a pointer document from a strictly parsed value, without verifying its signatures."""
     reader = DocumentReader.for_schema(document, POINTER_SCHEMA)
     registry = reader.object("registry")
     return PointerDocument(
@@ -253,7 +253,7 @@ class CheckpointDocument(Record):
 
 
 def parse_checkpoint(data: bytes) -> CheckpointDocument:
-    """Parse a checkpoint. Its signatures are not verified."""
+    """Parse a checkpoint, without verifying its signatures."""
     return checkpoint_from_json(read_json(data))
 
 

@@ -120,7 +120,7 @@ def push_bundle(
 
 
 def _check_attached_documents(parts: BundleParts, opened: OpenedBundle) -> None:
-    """Check that attestations and pointer are about this bundle. Their signatures are not verified."""
+    """Check that attestations and pointer are about this bundle, without verifying their signatures."""
     documents = opened.documents
     for attestation in map(parse_attestation, parts.attestations):
         if (attestation.root_cid, attestation.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
@@ -300,7 +300,7 @@ def _build_pull_report(  # noqa: PLR0913, PLR0917  # each is part of the report
 
 
 def pull_parts(registry: OciRegistry) -> PulledBundle:
-    """Pull the bundle that a reference names, and verify its digests. This does not decide whether to accept it."""
+    """Pull the bundle that a reference names, and verify its digests. The caller decides whether to accept it."""
     reference = registry.reference
     document = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:

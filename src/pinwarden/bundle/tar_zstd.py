@@ -117,7 +117,7 @@ def _parse_blocks(data: bytes, most_blocks: int) -> list[ZstdBlock]:
 
 
 def _join_raw_blocks(data: bytes, frame: list[ZstdBlock]) -> bytes:
-    """Return the content of a stored frame. Its checksum is ignored, because every file is verified by its CID."""
+    """Return the content of a stored frame. The checksum is ignored, because every file is verified by its CID."""
     view = memoryview(data)
     return b"".join(view[start:end] for _, start, end in frame)
 

@@ -171,7 +171,7 @@ class TrustedRegistry(Record):
     key: TrustedKey
     log: NoteKey
     url: str | None = None
-    """The default URL for commands. It does not identify the registry; the key does."""
+    """The default URL for commands. The key identifies the registry, not the URL."""
     witnesses: tuple[WitnessKey, ...] = ()
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
@@ -188,7 +188,7 @@ class AttestationKey(Record):
 
 
 class RevokedKey(Record):
-    """A revoked key. It cannot be trusted again."""
+    """A revoked key, which cannot be trusted again."""
 
     key_id: str
     name: str
@@ -260,7 +260,7 @@ class TrustStore(Record):
 
 
 def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
-    """Trust a registry. Its key must not be revoked, replaced, or trusted for attestations."""
+    """Trust a registry. Raises if its key is revoked, replaced, or trusted for attestations."""
     check_not_revoked(
         store, registry.key.key_id, registry.log.key.did, *(witness.key.did for witness in registry.witnesses)
     )

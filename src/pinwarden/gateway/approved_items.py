@@ -78,7 +78,7 @@ def find_approved_digests(definition: Definition, approved: Surface) -> set[str]
 
 
 def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
-    """Return the approved surface with these definitions added. Each replaces the definition with the same key."""
+    """Return the approved surface with these definitions added. An added definition replaces one with the same key."""
     server = approved.server
     items = dict(approved.items)
     for definition in definitions:

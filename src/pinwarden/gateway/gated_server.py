@@ -61,7 +61,7 @@ class GatedServer(Record):
 def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[[str], None]) -> int:
     """Start the server and relay messages until it ends. Returns its exit code.
 
-    1. Start the server. It loads while the gateway does steps 2 and 3.
+    1. Start the server. The server loads while the gateway does steps 2 and 3.
     2. Open the gateway's state and the audit log.
     3. Create the guard, the session and the recorder.
     4. Relay, and record the start and the end of the server.
@@ -184,7 +184,7 @@ def build_server_command(prepared: PreparedStart, server: str) -> ServerCommand:
 
 
 def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the server process. It inherits the gateway's stderr unless ``stderr`` is set."""
+    """Start the server process. The server inherits the gateway's stderr unless ``stderr`` is set."""
     try:
         process = subprocess.Popen(  # noqa: S603  the user runs this command; there is no shell
             list(command.words),

@@ -42,7 +42,7 @@ class SessionLimits(Record):
     max_list_bytes: int = 32 * 1024 * 1024
     """Maximum size of all pages of one list together. The largest real lists are smaller than 1 MiB."""
     max_unparsable_bytes: int = 1024 * 1024
-    """Maximum size of a list response that is not strict JSON. It is parsed item by item, which is slow."""
+    """Maximum size of a list response that is not strict JSON, because parsing it item by item is slow."""
     max_open: int = 10_000
     """Maximum number of open requests, in each direction."""
     max_deferred: int = 1_000
@@ -50,8 +50,8 @@ class SessionLimits(Record):
     max_deferred_bytes: int = 160 * 1024 * 1024
     """Maximum size of all messages that wait for a list: one message of the maximum size and some smaller ones."""
     max_unwritten_bytes: int = 192 * 1024 * 1024
-    """Maximum size of the messages queued for a client or server that does not read. Beyond that, the gateway kills the
-    server. The limit is above ``max_deferred_bytes``, so that all deferred messages fit."""
+    """Maximum size of the messages queued for a client or server that does not read. Beyond the limit, the gateway
+    kills the server. The limit is above ``max_deferred_bytes``, so that all deferred messages fit."""
     list_seconds: float = 20.0
     """How long a server may take to send a list before calls are refused."""
     max_rounds: int = 5
@@ -74,8 +74,8 @@ DEFAULT_SESSION_LIMITS = SessionLimits()
 class ApprovedSource(Protocol):
     """Reads approvals: from the lock, or from the store of servers that were trusted on first use.
 
-    Its methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read, and then the
-    gateway blocks everything. They never return None in that case, because None means that first use may be trusted.
+    All methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read; the gateway
+    then blocks everything. None would mean that the first use may be trusted.
     """
 
     def current(self) -> ApprovedSurface | None:
@@ -93,7 +93,7 @@ class ApprovedSource(Protocol):
 
 
 class ApprovedSurface(Record):
-    """The surface that a server is compared with. It changes only by approval."""
+    """The surface that a server is compared with. Only an approval changes it."""
 
     server: str
     """The server's name in the lock, or the name under which it was trusted on first use."""

@@ -7,8 +7,8 @@ A process must not approve in two cases:
   register their own process and their client's. On Linux, an ancestor that has a gateway as a child is detected even if
   it is not registered.
 
-This is a tripwire, not a security boundary. A program that runs as the same user without a sandbox can evade both
-checks, and can write to the lock and the store directly. docs/guides/gateway.md says how to prevent that.
+These checks are a tripwire, not a security boundary. A program that runs as the same user without a sandbox can evade
+both checks, and can write to the lock and the store directly. docs/guides/gateway.md says how to prevent that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.system.processes import find_child_pids, iter_ancestor_pids, read_proc_strings, read_process_identity
 
 MARK = "PINWARDEN_STARTED_SERVER"
-"""The environment variable of started servers. Its value is the server's name."""
+"""The environment variable that every started server gets, with the server's name as value."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _read_registered_identities(folder: Path) -> set[str]:
-    """Return the process identities that running gateways registered. They include the start time: pids are reused."""
+    """Return the process identities that running gateways registered: pid and start time, because pids are reused."""
     identities: set[str] = set()
     for registration in folder.glob("*.gateway") if folder.is_dir() else ():
         try:
@@ -92,7 +92,7 @@ def _read_registered_identities(folder: Path) -> set[str]:
 
 
 def _is_gateway(pid: int) -> bool:
-    """Whether a process is ``pinwarden run``, by its command line. Its parent is the client."""
+    """Whether a process is ``pinwarden run``, by its command line. The parent of such a process is a client."""
     words = read_proc_strings(pid, "cmdline")
     for index, word in enumerate(words[:-1]):
         if word.rpartition(b"/")[2] in (b"pinwarden", b"pinwarden.exe"):

@@ -23,7 +23,7 @@ REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
 
 RunInterceptor = Callable[[str, str, Any], Mapping[str, Any]]
-"""Function of event, phase and payload. Its result has ``valid``, or ``modified`` and ``payload`` for a mutation."""
+"""Function of event, phase and payload. The result has ``valid``, or for a mutation ``modified`` and ``payload``."""
 
 
 class Interceptor(Record):

@@ -64,7 +64,7 @@ class PolicyScope(Record):
     lock: str | None = None
     """The file name of the lock, if the servers are those of a lock."""
     baseline: str = ""
-    """The baseline of the lock. It excludes servers of the same name in other projects."""
+    """The baseline of the lock, which excludes servers of the same name in other projects."""
 
     def covers(self, server: str) -> bool:
         """Whether the policy covers a server."""

@@ -5,8 +5,8 @@ messages like those of any other server::
 
     client <-stdio-> pinwarden run NAME <-stdio-> this process <-HTTP-> remote server
 
-The main thread reads lines and posts notifications and responses in order. Each request is posted by a thread of its
-own, because its response may be a stream that stays open. Headers and the address may contain placeholders such as
+The main thread reads lines and posts notifications and responses in order. A separate thread posts each request,
+because the response may be a stream that stays open. Headers and the address may contain placeholders such as
 ``${TOKEN}``, which are filled in from this process's environment: no secret is part of a command line.
 """
 
@@ -272,7 +272,7 @@ class RemoteBridge:
             self._session = {**self._session, "mcp-protocol-version": str(version)}
 
     def _end_session(self) -> None:
-        """End this process: the client starts a new session, whose surface the gateway checks again."""
+        """End this process, so that the client starts a new session and the gateway checks the surface again."""
         if not self._closed.is_set():
             sys.stderr.write(f"error: {_SESSION_ENDED}\n")
             sys.stderr.flush()
@@ -314,7 +314,7 @@ class LineOutput:
         self._lock = Lock()
 
     def write(self, data: bytes) -> None:
-        """Write one message. Valid JSON has line ends only between its tokens, where they mean nothing."""
+        """Write one message. Line ends become spaces, because valid JSON has line ends only between tokens."""
         line = data.replace(b"\r", b" ").replace(b"\n", b" ").strip() + b"\n"
         with self._lock:
             sys.stdout.buffer.write(line)
@@ -322,7 +322,7 @@ class LineOutput:
 
 
 def _build_stateless_headers(message: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a message of a stateless revision, which repeat parts of it; empty for other messages."""
+    """Return the headers that repeat parts of a message in stateless revisions; empty for other revisions."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     version = meta.get(VERSION_META) if isinstance(meta, dict) else None
@@ -356,7 +356,7 @@ def _is_response(message: Mapping[str, Any], request_id: Any) -> bool:
 
 
 def _make_key(request_id: Any) -> str:
-    """Return a key that keeps the ids 1 and "1" apart."""
+    """Return a key for a request id that differs between the number 1 and the string "1"."""
     return f"{type(request_id).__name__} {request_id}"
 
 

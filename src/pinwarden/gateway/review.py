@@ -198,8 +198,8 @@ def approve_reviews(
     2. Compute the new surface of each server, and check that it can be written.
     3. Record the approval in the audit log.
     4. Mark the reviews as approved, if they are still pending.
-    5. Share the approvals of locks with other gateways, and write the locks and the store. If that fails, the affected
-       reviews are pending again.
+    5. Share the approvals of locks with other gateways, and write the locks and the store. If writing fails, the
+       affected reviews are pending again.
     """
     for name in names:
         state.reviews.get(name)  # fail before the state folder is created
@@ -455,7 +455,7 @@ DEFAULT_REASON = "reviewed"
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
-    """Reject the pending changes with these names. They stay blocked, and the same content is not reviewed again."""
+    """Reject the pending changes with these names. Rejected changes stay blocked and are not reviewed again."""
     reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
     _record_decision(state, reviews, approver, REJECTED)
     _withdraw_approvals(state, reviews, approver, now)
@@ -487,7 +487,7 @@ def _check_pending(review: Review) -> Review:
             f"{review.name} is no longer pending: it is {review.state}",
             hint=f"To undo that decision: pinwarden review reopen {review.name}"
             if review.state in (APPROVED, REJECTED)
-            else "The server serves something else now. See pinwarden review list.",
+            else "The server serves another definition now. See pinwarden review list.",
         )
     return review
 
@@ -645,7 +645,7 @@ class _FirstUseBaseline:
 
 
 def _open_baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
-    """Return the approved surfaces that a review changes. Their lock may belong to another project."""
+    """Return the approved surfaces that a review changes. The lock may belong to another project."""
     if name == FIRST_USE:
         return _FirstUseBaseline(state, server)
     lock = Path(name.removeprefix("lock:"))

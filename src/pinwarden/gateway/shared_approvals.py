@@ -2,7 +2,7 @@
 
 Approving a change on one host writes the lock of that host and the shared database. Another gateway applies the
 approval if it has the same server (not just a server of the same name), and if its own lock approves the definition
-that the change replaced. Otherwise only its lock counts.
+that the change replaced. Otherwise, only the lock of that gateway counts.
 
 While the database is unavailable, the known approvals still apply. If a row in the database does not match its name,
 the gateway blocks everything from that server.

@@ -53,9 +53,9 @@ class RelayPhase(IntEnum):
     RELAYING = 0
     """Messages pass in both directions."""
     DRAINING = 1
-    """The client disconnected. Its deferred messages are still sent to the server."""
+    """The client disconnected. The client's deferred messages are still sent to the server."""
     INPUT_CLOSED = 2
-    """The server has every message of the client, and its input is closed. It may send its last responses and exit."""
+    """The server got every message of the client, and its input is closed. It may send its last responses and exit."""
     ENDED = 3
     """The server's output ended, so the relay ends."""
 
@@ -190,21 +190,21 @@ class StdioRelay:
         self._state.advance(RelayPhase.INPUT_CLOSED)
 
     def _kill_server(self, reason: str) -> None:
-        """Kill the server. Its output ends, so the relay ends and open requests get an error."""
+        """Kill the server. The end of the server's output also ends the relay, and open requests get an error."""
         if reason != self.ending:
             self.ending = reason
             self._service_log.warning(f"the gateway stopped the server: {reason}")
             self._tree.kill()
 
     def _on_not_delivered(self, lines: Sequence[bytes]) -> None:
-        """Fail requests that the server did not get, because it closed its input. It may respond to earlier ones."""
+        """Fail requests that the server did not get, because it closed its input. Earlier requests stay open."""
         if not self._reported_closed_input and self._process.poll() is None:
             self._reported_closed_input = True
             self._service_log.warning("the server closed its input, so the gateway sends it no further messages")
         self._send(self._session.on_not_delivered(lines), later_to=_BOTH_SIDES)
 
     def _send(self, output: SessionOutput, later_to: Sequence[str]) -> None:
-        """Record an output, then write its messages. If it cannot be recorded, write the refusal instead.
+        """Record an output, then write its messages. If recording fails, write refusals instead.
 
         Messages to the sides in ``later_to`` are queued for the writer thread.
         """
@@ -291,7 +291,7 @@ class StdioLoops:
         self._loads: Callable[[bytes], Any] | None = None
 
     def prepare(self) -> None:
-        """Enable the fast path. Its parser is slow to import, so call this after the server was started."""
+        """Enable the fast path. The fast parser is slow to import, so call this after the server was started."""
         if self._log is not None:
             self._loads = self._fast_path.load_parser()
 

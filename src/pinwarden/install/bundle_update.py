@@ -70,7 +70,7 @@ class UpdateContext(Record):
     probe: bool
     """Whether to start the servers, in their sandboxes, to record their surfaces."""
     literal: bool = False
-    """Whether ``--literal`` was given. It applies only to bundles that were installed with it."""
+    """Whether ``--literal`` was given. The option applies only to bundles that were installed with it."""
     on_drift: str = BLOCK
     """``block``: critical drift stops a confirmed update. ``warn``: critical drift is only reported."""
 

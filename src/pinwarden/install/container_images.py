@@ -1,7 +1,7 @@
 """Lock a container image by the digest that its tag has now, or by the digest in the reference.
 
-Tags are only labels, even if they look like versions. So an image has no minimum version, and ``update`` reports tags
-that were moved to another digest.
+Tags are only labels, even if they look like versions. Therefore an image has no minimum version, and ``update`` reports
+tags that were moved to another digest.
 """
 
 from __future__ import annotations

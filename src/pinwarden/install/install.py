@@ -65,8 +65,8 @@ class InstallContext(Record):
 def install(request: InstallRequest, context: InstallContext) -> Report:
     """Install a bundle, and return the report of ``pinwarden install``.
 
-    1. Download the bundle and check it: the nine acceptance steps, the registry's log, every byte. This saves the state
-       of the log, and trusts the registry's new key if the log records a key change.
+    1. Download the bundle and check it: the nine acceptance steps, the registry's log, every byte. This step saves the
+       state of the log, and trusts the registry's new key if the log records a key change.
     2. Find the configuration file of each requested client.
     3. Refuse a version other than the locked one.
     4. Store the files, unpack them, and read the server's surface.

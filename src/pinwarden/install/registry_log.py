@@ -86,7 +86,7 @@ class LogFollower:
         return None if registry is None else self.follow(log, exclude_revoked_witnesses(registry, trusted))
 
     def _follow_to_head(self, log: RegistryReader, registry: TrustedRegistry) -> FollowedLog:
-        """Follow the log to its head. One process at a time updates the saved state, and only forward."""
+        """Follow the log to its head. One process at a time updates the saved state, which never goes back."""
         path = log_state_path(self._trust_path, registry.log)
         options = FollowOptions(
             key=registry.log.key, witnesses=registry.witnesses, quorum=registry.witnesses_needed, watch=()

@@ -125,7 +125,7 @@ class RegistryBundleSource(BundleSource):
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """Return the registry's statement about a version. Its signature is verified: files may be from a mirror."""
+        """Return the registry's statement about a version. The signature is verified: files may be from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 

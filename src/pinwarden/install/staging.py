@@ -54,7 +54,7 @@ def stage_bundle(  # noqa: PLR0913
     1. Store the archive and the documents.
     2. Unpack the archive.
     3. Download the surface that the registry recorded.
-    4. With ``probe``, start the server once in its sandbox and read its surface. It must match the recorded one.
+    4. With ``probe``, start the server once in its sandbox and read its surface, which must match the recorded one.
     """
     store_files(accepted, pin, store)
     folder = ensure_bundle(pin, store, notify=lambda _: None)

@@ -199,7 +199,7 @@ def _read_reason(statement: PublisherStatement, default: str) -> str:
 
 
 def add_cosignatures(registry: Registry, data: bytes) -> int:
-    """Store the cosignatures of known witnesses for the current head, and return how many there were.
+    """Store the cosignatures of known witnesses for the current head. Returns the number of cosignatures.
 
     The request is the complete checkpoint, as a note with the witness's signature line.
     """

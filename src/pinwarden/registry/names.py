@@ -114,7 +114,7 @@ def version_path(tool: str, version: str) -> str:
 
 
 def manifest_path(root_cid: str, descriptor_cid: str) -> str:
-    """Return the path of a manifest. Its root CID does not cover its descriptor, so the path has both CIDs."""
+    """Return the path of a manifest. A root CID does not cover the descriptor, so the path has both CIDs."""
     return f"manifests/{root_cid}/{descriptor_cid}.json"
 
 

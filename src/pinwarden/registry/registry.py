@@ -51,7 +51,7 @@ class RegistryLimits(Record):
     """Maximum number of requests per token. A pipeline that publishes to two channels every minute sends 120."""
     bytes_per_hour: int = 4 * 1024 * 1024 * 1024
     statement_seconds: int = 600
-    """The maximum age of a signed request. It covers clock differences and the time that a request waits."""
+    """The maximum age of a signed request, which covers clock differences and the time that a request waits."""
     attestations: int = 100
     """Maximum number of attestations per bundle."""
     attestation_bytes: int = 64 * 1024

@@ -91,7 +91,7 @@ def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
 
 
 def version_from_json(document: Any) -> PublishedVersion:
-    """Build a version from a parsed value. Its signatures are not verified."""
+    """Build a version from a parsed value, without verifying signatures."""
     return _parse_version(DocumentReader.for_schema(document, VERSION_SCHEMA))
 
 
@@ -168,7 +168,7 @@ ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS)
 
 
 class PublisherStatement(Record):
-    """A publisher's signed request to a registry. It is valid once, for one action, one registry and a short time.
+    """A publisher's signed request to a registry, valid once, for one action, one registry and a short time.
 
     The signature covers every member, including the registry's log id and the time, so a request cannot be sent to
     another registry, repeated later, or mistaken for another kind of document.

@@ -1,7 +1,7 @@
 """Events and entries of the audit log, and the verification of its hash chain. Pure.
 
-An entry is one line of canonical JSON (RFC 8785). Its hash is the SHA-256 of that line without its line end and is a
-member of the next entry: docs/reference/audit-log.md.
+An entry is one line of canonical JSON (RFC 8785). The hash of an entry is the SHA-256 of that line without its line
+end, and is a member of the next entry: docs/reference/audit-log.md.
 
 A chain alone cannot prove that its last entries were not removed, or that the log was not replaced as a whole.
 Comparing it with a head that is stored elsewhere detects both.
@@ -316,7 +316,7 @@ class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
-        """Start after ``start``, the head before the first entry to check. No head in ``heads`` may be older."""
+        """Verify the entries after the head ``start``. No head in ``heads`` may be older."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)

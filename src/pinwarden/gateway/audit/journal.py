@@ -147,7 +147,7 @@ class Journal:
         return journal
 
     def append(self, packed: list[bytes]) -> int:
-        """Add events, and return the number of events in this run so far. If the disk is full, none is added.
+        """Add events, and return the number of events in this run so far. If the disk is full, no event is added.
 
         If the process is killed during the call, the file may contain only the first of them.
         """
@@ -195,8 +195,8 @@ class Journal:
     def _write_record(self, data: bytes) -> None:
         """Write one record in an order that distinguishes damage from a record that a killed process did not finish.
 
-        A memory copy may store its bytes in any order. So the first word is written before the copy, with the length
-        and an inverted checksum, and again after the copy, with the valid checksum.
+        A memory copy may store its bytes in any order. Therefore the first word is written before the copy, with the
+        length and an inverted checksum, and again after the copy, with the valid checksum.
         """
         start, length = self.size, len(data)
         self.checksum = checksum = (self.checksum + adler32(data)) & CHECKSUM_MASK

@@ -55,9 +55,9 @@ class AuditLimits(Record):
     max_backlog_bytes: int = 16 << 20
     """Size of the journal above which `record` waits for the database."""
     max_journal_bytes: int = 256 << 20
-    """Maximum size of the journal while the database is unavailable: about a million events. Then `record` raises."""
+    """Size of the journal above which `record` raises while the database is unavailable: about a million events."""
     commit_seconds: float = 5.0
-    """Seconds to wait for a commit. Then the journal is synced to disk instead, which is just as durable."""
+    """Seconds to wait for a commit. After that time, the journal is synced to disk instead, which is as durable."""
     retry_seconds: float = 0.2
     """Seconds between attempts to reach the database. Doubled after each failure, up to ``max_retry_seconds``."""
     max_retry_seconds: float = 5.0
@@ -102,7 +102,7 @@ class AuditLog:
         self._failure: PinwardenError | None = None
         self._was_tried = False
         self._is_stuck = False
-        """Whether a commit timed out because the database does not respond. Later callers do not wait for it."""
+        """Whether a commit timed out because the database does not respond. Later callers do not wait for commits."""
         self._is_closing = False
         self._reported_damage = False
         self._is_asleep = False
@@ -144,10 +144,10 @@ class AuditLog:
             self._has_events.set()
 
     def record_call(self, template: AuditEvent, request_id: int | str) -> None:
-        """Record a call. Its event is ``template`` with the request id appended to ``call``.
+        """Record a call. The recorded event is ``template`` with the request id appended to ``call``.
 
-        This delays the call, so the code is inlined: up to the journal size ``_fast_until``, the checks of `record` are
-        known to pass, and adding a call only copies words into the map (`Journal.add_call`).
+        Recording delays the call, so the code is inlined: up to the journal size ``_fast_until``, the checks of
+        `record` are known to pass, and adding a call only copies words into the map (`Journal.add_call`).
         """
         self._acquire()  # a with statement takes three times as long
         try:
@@ -255,7 +255,7 @@ class AuditLog:
             self._update_fast_path()
 
     def close(self) -> None:
-        """Write all events to the database and stop. If that fails, they stay in the journal for the next process."""
+        """Write all events to the database and stop. Events that cannot be written stay in the journal."""
         with self._lock:
             if self._is_closing:
                 return

@@ -1,7 +1,7 @@
 """Decisions about lists: one verdict per item, independent of the other items.
 
 An unreadable item, a duplicate name or an unapproved tool affects only that item. Every list is compared with the
-approved surface, never with an earlier list. So a blocked item does not change later decisions, and a tool that
+approved surface, never with an earlier list. Therefore a blocked item does not change later decisions, and a tool that
 disappears and comes back is still compared with its approved definition.
 """
 

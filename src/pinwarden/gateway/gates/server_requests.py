@@ -152,7 +152,7 @@ class CheckedRequest(Record):
     """The verdicts about one server request."""
 
     verdict: Verdict
-    """The verdict about the whole request. Its action is the strictest of the tool definitions and the text."""
+    """The verdict about the whole request, with the strictest action for its tool definitions and its text."""
     definitions: tuple[Verdict, ...] = ()
     """Verdicts about the unapproved tool definitions in the request."""
 

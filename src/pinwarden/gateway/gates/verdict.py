@@ -34,7 +34,7 @@ class Verdict(Record):
     code: str = ""
     """Stable code of the difference from the approved definition; empty if there is none."""
     reason: str = ""
-    """The difference as a sentence. It never contains text from the server."""
+    """The difference as a sentence, which never contains text from the server."""
     expected: tuple[str, ...] = ()
     """The allowed digests; empty if no item of this key was approved."""
     changes: tuple[Change, ...] = ()

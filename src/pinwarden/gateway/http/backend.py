@@ -355,7 +355,7 @@ class ServerRequests:
     """Open requests of several servers to one client. The gateway assigns ids that no server can guess or choose."""
 
     def __init__(self, max_open: int) -> None:
-        """Each server may have ``max_open`` open requests. Beyond that, its oldest request is dropped."""
+        """Each server may have ``max_open`` open requests. At the limit, the server's oldest request is dropped."""
         self._max_open = max_open
         self._open: dict[str, tuple[Backend, Any]] = {}
         """The server and its own id, by the id that the client sees."""

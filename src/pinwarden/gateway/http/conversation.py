@@ -135,7 +135,7 @@ class Conversation(MessageRelay):
         self._notifications.listen(reply)
 
     def _defer_notification(self, data: bytes) -> bool:
-        """Defer a notification if too many came before. Returns whether it was deferred.
+        """Defer a notification if there were too many recently. Returns whether it was deferred.
 
         The session marks the list as outdated immediately.
         """

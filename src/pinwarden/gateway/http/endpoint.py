@@ -196,7 +196,7 @@ class Endpoint:
         self._handle_message(request, reply, client, route, message)
 
     def _parse_on_thread(self, request: Request, reply: Reply, client: GatewayClient) -> None:
-        """Parse a long message on a thread. Then look up client and route again, because they may have changed."""
+        """Parse a long message on a thread, then look up client and route again, because they may have changed."""
 
         def on_parsed(parsing: asyncio.Future[ParsedMessage]) -> None:
             if parsing.cancelled():

@@ -188,7 +188,7 @@ class _HandshakeSink(_ForwardingSink):
 
 
 class _BridgedHandshakeSink(_ForwardingSink):
-    """Receives the response to the bridged ``initialize``. If that fails, the client gets the server's first error."""
+    """Receives the response to a bridged ``initialize``. On failure, the client gets the server's first error."""
 
     def __init__(self, sink: ResponseSink, error_response: ParsedMessage, status: int) -> None:
         super().__init__(sink)

@@ -4,8 +4,8 @@
    connection.
 2. `Access.check_host_and_origin` and `Access.authenticate`: host, origin and bearer token. `build_preflight_headers`
    is for the preflight requests of browsers.
-3. `find_routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Both must agree, because a
-   proxy may route by the headers, while the server acts on the message.
+3. `find_routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. Headers and message must
+   agree, because a proxy may route by the headers, while the server acts on the message.
 4. `select_declared_headers`: headers that repeat an argument of a call (``x-mcp-header`` in the tool's schema) must
    agree with the argument.
 
@@ -242,7 +242,7 @@ def is_preflight(method: str, headers: Headers) -> bool:
 def build_preflight_headers(headers: Headers) -> dict[str, str]:
     """Return the response headers of a CORS preflight.
 
-    They are the same for every path, so they do not reveal servers.
+    The headers are the same for every path, so they do not reveal servers.
     """
     requested = headers.get(b"access-control-request-headers", b"").decode("latin-1").lower()
     names = {name.strip() for name in requested.split(",", _MAX_CORS_PARAMETERS)}

@@ -42,7 +42,7 @@ class ListenAddress(Record):
 
 
 class HttpServer:
-    """The HTTP server. It runs on the event loop that is running when `start` is called."""
+    """The HTTP server, which runs on the event loop that is running when `start` is called."""
 
     def __init__(self, endpoint: Endpoint, manager: SessionManager, limits: HttpLimits) -> None:
         self._endpoint = endpoint
@@ -206,7 +206,7 @@ _RETRY_SECONDS = 0.1  # after a failed accept, for example at the limit of open 
 
 
 class TlsHandshake:
-    """A connection during its TLS handshake. It counts against the limit of connections."""
+    """A connection during its TLS handshake, which counts against the limit of connections."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self._socket = accepted

@@ -150,7 +150,7 @@ class MessageRelay(ABC):
 
     @abstractmethod
     def _defer_notification(self, data: bytes) -> bool:
-        """Defer a ``list_changed`` notification if too many came before. Returns whether it was deferred."""
+        """Defer a ``list_changed`` notification if there were too many recently. Returns whether it was deferred."""
 
     @abstractmethod
     def _on_overflow(self) -> None:

@@ -46,7 +46,7 @@ class OpenRequests:
         """Requests of disconnected clients whose responses may still arrive, oldest first."""
         self._tokens: dict[RequestId, RequestId] = {}
         self._cancelled: set[PendingRequest | ToolCall] = set()
-        """Requests that the client cancelled. Most servers never respond to them."""
+        """Requests that the client cancelled. Most servers never respond to cancelled requests."""
         self._rewritten = 0
 
     @property

@@ -78,7 +78,7 @@ class PipeEnds:
 
     @classmethod
     def from_process(cls, process: subprocess.Popen[bytes]) -> PipeEnds:
-        """Take over stdin, stdout and stderr of a process. Its file objects are always closed."""
+        """Take over stdin, stdout and stderr of a process. The process's own file objects are always closed."""
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
         ends: list[PipeEnd] = []
         try:

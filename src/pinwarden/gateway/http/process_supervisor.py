@@ -29,7 +29,7 @@ class ProcessSupervisor:
         self.retry_at = 0.0
 
     def open(self, owner: ProcessOwner, write_log: Callable[[str], None]) -> ProcessTransport:
-        """Create a transport. Its process starts after the backoff, as soon as a slot is free."""
+        """Create a transport. The server process starts after the backoff, as soon as a slot is free."""
         process = ProcessTransport(self, owner, write_log)
         self.running.add(process)
         process.start_when_due()

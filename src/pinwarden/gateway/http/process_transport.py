@@ -203,7 +203,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._fail(SERVER_ENDED)
 
     def on_input_closed(self) -> None:
-        """Handle that the server closed its input. Its output is still read."""
+        """Handle that the server closed its input. The gateway still reads the server's output."""
         self._budget.remove(self)
         self._stdin = None
         self._input_closed = True

@@ -154,7 +154,7 @@ class RemoteTransport:
             self._call_later(self._defer_seconds, self.release_deferred, post)
 
     def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Post a tool call. Its headers are cached per tool."""
+        """Post a tool call. The request headers are cached per tool."""
         if self._closed:
             return
         if self._session_ended:

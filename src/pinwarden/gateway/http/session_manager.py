@@ -229,7 +229,7 @@ class SessionManager:
         self.executor = FairExecutor(
             max_queued=limits.max_client_slow_messages, max_queue_seconds=limits.slow_message_seconds
         )
-        """Parses and evaluates long messages."""
+        """The executor that parses and checks long messages."""
         self.budget = MemoryBudget(limits.max_queued_bytes)
         self._stateless: dict[tuple[str, GatewayClient], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}

@@ -95,7 +95,7 @@ class SessionQueue:
 
 
 class PendingRefusals:
-    """The refusals of one session that are being recorded. Each is sent when it is durable."""
+    """The refusals of one session that are being recorded. A refusal is sent when it is durable."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

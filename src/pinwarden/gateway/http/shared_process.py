@@ -58,8 +58,8 @@ class SharedTransportOwner(TransportOwner, Protocol):
 def allows_sharing(server: Any) -> bool:
     """Whether clients can share a process of a server with this response to ``server/discover``.
 
-    Other capabilities prevent sharing: tasks and extensions may belong to a connection, and log messages on stdio name
-    no request.
+    Tasks, extensions and logging prevent sharing: tasks and extensions may belong to a connection, and log messages on
+    stdio name no request.
     """
     capabilities = server.get("capabilities") if isinstance(server, dict) else None
     return isinstance(capabilities, dict) and _CAPABILITIES.issuperset(capabilities)
@@ -96,7 +96,7 @@ class SharedProcess:
         """The timer that ends the process unless it sends a message; None if no ping is open."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
-        """Transports with a message to write. Each occurs once."""
+        """Transports with a message to write, without duplicates."""
         child.hand_over(self, self.write_queued)
         self._first_transport = self.attach(first_owner)
         self.first_transport = self._first_transport
@@ -245,7 +245,10 @@ class SharedProcess:
             self._count_undelivered()
 
     def _broadcast_list_changed(self, data: bytes) -> None:
-        """Pass the notification to all sessions, which request the list again. Only a single client gets it."""
+        """Pass the notification to all sessions, which request the list again.
+
+        A client gets the notification only while it is the only client of the process.
+        """
         for transport in tuple(self._transports):
             transport.owner.on_server_message(data)
 

@@ -145,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail("the server closed the connection before its response was complete", was_sent=True)
 
     def eof_received(self) -> bool:
-        """Complete a response without a content length. If it was truncated, it is not valid JSON."""
+        """Complete a response without a content length. A truncated response is detected as invalid JSON."""
         if self._ends_at_eof and self._outgoing is not None and not self._unread and not self._messages:
             self._keep_alive = False
             self._finish()

@@ -21,7 +21,7 @@ DeferredMessage = ClientRequest | ServerResponse | TaskNotification
 
 
 class DeferredMessages:
-    """The messages of one session that wait for a list. Their number, size and waiting time are limited."""
+    """The messages of one session that wait for a list, with limits on their number, size and waiting time."""
 
     def __init__(self, limits: SessionLimits, audit: SessionAudit) -> None:
         self._limits = limits
@@ -144,5 +144,5 @@ class RequestTimeouts:
         self.timed_out[request_id] = None
 
     def is_late_response(self, request_id: Any) -> bool:
-        """Whether a response arrived after its request timed out. If so, the id is free for another request."""
+        """Whether a response arrived after its request timed out. A late response frees the id for another request."""
         return request_id in self.timed_out and self.timed_out.pop(request_id) is None

@@ -2,8 +2,8 @@
 
 Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` decides whether a
 call may take the fast path, and `CallFastPath.may_relay` whether a message from the server may. stdio, HTTP and the
-session itself use them. Both check the parsed message, so the formatting of the JSON does not matter. They make the
-same decision as the session, or leave the message to the session.
+session itself use both methods. Both check the parsed message, so the formatting of the JSON does not matter. Both make
+the same decision as the session, or leave the message to the session.
 
 Strict parsing would be a large part of a call's latency, so stdio parses with orjson and passes the text along. The
 fast path then refuses texts that orjson accepts but the strict parser does not (`core/fast_json.py`).
@@ -85,7 +85,7 @@ class CallFastPath:
         """Whether results may pass unchecked."""
 
     def load_parser(self) -> Callable[[bytes], Any]:
-        """Import and return the fast JSON parser, which raises ValueError. It is less strict than the session's parser.
+        """Import and return the fast JSON parser, which raises ValueError and is less strict than the session's parser.
 
         Tell `admit` and `may_relay` which messages it parsed, so that they make up for the checks that it omits.
         """
@@ -103,7 +103,7 @@ class CallFastPath:
         stdio calls this on the thread that reads from the client, without the session's lock. Dictionary operations are
         atomic, and a concurrent change by another thread has the same effect as one that comes a moment later. If the
         other thread counts the calls at the same time, one call may not be counted. A list may then be refreshed one
-        call later than the policy says. Its maximum age is not affected.
+        call later than the policy says, but its maximum age still applies.
         """
         try:
             request_id, params = message["id"], message["params"]
@@ -159,7 +159,7 @@ class CallFastPath:
         self.open.pop(request_id, None)
 
     def may_relay(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
-        """Whether a message from the server may be forwarded unchanged. If so, its call no longer counts as open.
+        """Whether a message from the server may be forwarded unchanged. A forwarded result closes its call.
 
         True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
         `load_parser` parsed the message, and not the strict parser.

@@ -405,7 +405,7 @@ class CheckedLists:
             self.server = {}
             return
         self._requesting.pop(request.kind.member, None)
-        # With this time, the empty list is outdated after _RETRY_SECONDS.
+        # This time makes the empty list outdated after _RETRY_SECONDS.
         received_at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
         checked_list = CheckedList(request.kind, (), received_at, self.get_change_count(request.kind), request.order)
         checked_list.problem = reason

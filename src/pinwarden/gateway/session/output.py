@@ -16,7 +16,8 @@ from pinwarden.surface.surface import RESOURCE, Surface
 class SessionOutput:
     """Messages to send, in order for each side, and audit events to record before they are sent.
 
-    Treat it as immutable. It is not a `Record`, because every message needs one and records are slower to create.
+    Outputs must not be modified. This class is not a `Record`, because records are slower to create and every message
+    needs an output.
     """
 
     __slots__ = ("durable", "events", "sightings", "to_client", "to_server")

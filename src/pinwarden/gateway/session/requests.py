@@ -411,7 +411,7 @@ class UnknownMethodDecider:
         return verdict
 
     def decide_notification(self, method: str, out: OutputBuilder) -> Verdict:
-        """Return the verdict about a notification. It is recorded once for each method."""
+        """Return the verdict about a notification. Each method is recorded once."""
         verdict = self._decide(method)
         self._audit.record_use_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
         return verdict

@@ -174,7 +174,7 @@ class RequestChecker:
     def find_refusal(
         self, requests: EmbeddedRequests | Refusal, request: ForwardedRequest, out: OutputBuilder
     ) -> Refusal | None:
-        """Return why a message with these requests is refused. If it passes, record each request and return None."""
+        """Return why a message with these requests is refused; None if it passes. Requests that pass are recorded."""
         if isinstance(requests, Refusal):
             return requests
         limit = self._guard.limits.max_input_requests

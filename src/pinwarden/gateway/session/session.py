@@ -2,18 +2,18 @@
 
 A request from the client:
 
-1. It is parsed strictly. A message that two parsers could read differently is refused.
+1. The session parses it strictly, and refuses a message that two parsers could read differently.
 2. `requests.py` decides by the item that the request uses. If the server's list is missing or outdated, the gateway
    requests it, and the client's request is deferred until the list is checked.
-3. It is forwarded byte for byte, or the client gets a refusal.
+3. The request is forwarded byte for byte, or the client gets a refusal.
 
 A message from the server:
 
-1. It is parsed strictly, and a response is matched with its request.
+1. The session parses it strictly, and matches a response with its request.
 2. `responses.py` and `server_requests.py` decide: unapproved items are removed from lists, server requests pass if the
    policy allows them, and all other messages pass byte for byte.
 
-The session does no I/O, except that its guard reads the approvals again from time to time. It returns a
+The session does no I/O, except that its guard reads the approvals again from time to time. Its methods return a
 `SessionOutput`: the transport records its events, then sends its messages. The transport also passes the time: ``now``
 is any number of seconds that never decreases.
 """
@@ -395,7 +395,8 @@ class Session:
     def _cancel_request(self, params: Any) -> bool:
         """Cancel a request. Returns True if the gateway must not forward the notification to the server.
 
-        This is the case for deferred requests, which the server never got, and for ids of the gateway's own requests.
+        A notification is not forwarded for deferred requests, which the server never got, and for the gateway's own
+        requests.
         """
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
@@ -409,7 +410,7 @@ class Session:
     # Messages of the server
 
     def _handle_unparsable_server_message(self, data: bytes, problem: PinwardenError, now: float) -> SessionOutput:
-        """Handle a message that is not strict JSON. It may be a list in which only one item cannot be parsed."""
+        """Handle a message that is not strict JSON, such as a list in which one item cannot be parsed."""
         if is_stray_output(data):
             return NO_OUTPUT
         out = OutputBuilder()

@@ -20,7 +20,7 @@ def find_member(text: str, offset: int, name: str) -> JsonSpan | None:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Apply edits to a text. They must not overlap."""
+    """Apply edits to a text. The edits must not overlap."""
     pieces: list[str] = []
     offset = 0
     for start, end, replacement in sorted(edits):

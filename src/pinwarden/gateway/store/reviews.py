@@ -1,8 +1,8 @@
 """The tables of reviews and of observed definitions.
 
-A review is a change that is pending review, or a decision about one. Its name is a digest of the server, the item, the
-approved digest and the served digest, so approving a name approves exactly that change. When the server serves another
-definition, the old review is superseded and can no longer be approved.
+A review is a change that is pending review, or a decision about one. A review's name is a digest of the server, the
+item, the approved digest and the served digest, so approving a name approves exactly that change. When the server
+serves another definition, the old review is superseded and can no longer be approved.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class SightingRecorder:
 
 
 def build_review_event(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
-    """Return an audit event about a review. Its correlation id is the name of the review."""
+    """Return an audit event about a review. The correlation id of the event is the name of the review."""
     return AuditEvent(
         kind=kind,
         server=review.server,

@@ -1,4 +1,4 @@
-"""Creates, lists and revokes the tokens of the gateway's clients. Only their hashes are stored."""
+"""Creates, lists and revokes the tokens of the gateway's clients. Only the hashes of tokens are stored."""
 
 from __future__ import annotations
 

@@ -129,6 +129,6 @@ def list_cosignatures(transaction: Transaction, size: int) -> list[str]:
 
 
 def save_cosignature(transaction: Transaction, size: int, witness: str, line: str) -> None:
-    """Store the signature line of a witness. It replaces an earlier line of this witness for the same size."""
+    """Store the signature line of a witness, which replaces an earlier line of this witness for the same size."""
     transaction.run("DELETE FROM log_cosignatures WHERE size = ? AND witness = ?", (size, witness))
     transaction.run("INSERT INTO log_cosignatures (size, witness, line) VALUES (?, ?, ?)", (size, witness, line))

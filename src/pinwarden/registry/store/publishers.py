@@ -9,7 +9,7 @@ from pinwarden.system.database import ConflictError, Row, Transaction
 OWNER = "owner"
 PUBLISHER = "publisher"
 ROLES = (OWNER, PUBLISHER)
-"""The roles of a key in a namespace. Both may publish; an owner may also change keys and delegate namespaces."""
+"""The roles of a key in a namespace. Both roles may publish; owners may also change keys and delegate namespaces."""
 DONE = "done"
 
 

@@ -23,7 +23,7 @@ class Message(Record):
     """A request, notification or response from the server."""
 
     members: dict[str, Any]
-    """The members of the JSON-RPC object. If it is not strict JSON, ``result`` and ``params`` are bytes."""
+    """The members of the JSON-RPC object. If the message is not strict JSON, ``result`` and ``params`` are bytes."""
     problem: PinwardenError | None
     """Why the message is not strict JSON; None if it is."""
 

@@ -1,6 +1,6 @@
 """Probe a live MCP server, that is, read its complete surface.
 
-A probe starts commands and contacts private addresses only if its options allow it. It always ends within its time
+A probe starts commands and contacts private addresses only if its options allow it. Every probe ends within its time
 limit, with a surface or an error.
 """
 

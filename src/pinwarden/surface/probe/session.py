@@ -92,7 +92,7 @@ class ProbeSession:
     def read_lists(self, negotiated: NegotiatedSession) -> tuple[dict[ItemKind, ItemList], list[str]]:
         """Read every list that the server offers.
 
-        Lists that change in the meantime are read again. Also returns the names of lists that kept changing.
+        Lists that change in the meantime are read again. The second result has the names of lists that kept changing.
         """
         offered = [kind for kind in ITEM_KINDS if _is_offered(negotiated.server["capabilities"], kind)]
         lists: dict[ItemKind, ItemList] = {}
