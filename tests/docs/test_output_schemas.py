@@ -235,7 +235,7 @@ def held(world: World) -> None:
     """A server that was trusted on first use, and serves something else since; one of its tools cannot be read."""
     approved, served = listing(SEARCH), listing(CHANGED, {"title": "no name"})
     with GatewayState(world.home / ".local" / "state" / "pinwarden") as state:
-        state.trusted.trust_first_use("notes", approved, "2026-07-20T12:00:00Z")
+        state.trusted_surfaces.trust_first_use("notes", approved, "2026-07-20T12:00:00Z")
         state.open_sighting_recorder("notes", FIRST_USE).record(verdicts(approved, served))
         with state.open_audit_log(gateway="desk") as log:
             log.record(*(AuditEvent(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))

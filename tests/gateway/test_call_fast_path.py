@@ -109,7 +109,7 @@ class Loops:
             writers[side] = given, LineWriter(written, 1 << 20, lambda: None)
         self.to_server, self.to_client = writers["client"][1], writers["server"][1]
         stdio = StdioLoops(cast("Any", self), cast("Any", self.log), self.to_server, self.to_client)
-        stdio.prepare()
+        stdio.enable_fast_path()
         for work in (
             lambda: stdio.relay_from_client(writers["client"][0], lambda _: self.to_server.write((FROM_SESSION,))),
             lambda: stdio.relay_from_server(writers["server"][0], lambda _: self.to_client.write((FROM_SESSION,))),

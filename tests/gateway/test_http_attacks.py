@@ -143,7 +143,7 @@ class Wire:
 
     evicted = False
     shared = False
-    private = True
+    has_single_client = True
 
     def check_hang(self, since: float) -> bool:
         """Do nothing: no other session uses it."""
@@ -521,7 +521,7 @@ class Broken:
     """A session whose timer raises."""
 
     closed = False
-    idle = False
+    is_idle = False
     used = 0.0
     ticks = 0
 

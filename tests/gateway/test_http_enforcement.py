@@ -441,7 +441,7 @@ def test_a_deleted_session_is_gone_and_its_process_ends(tmp_path: Path) -> None:
         assert at.raw.send(b"", method="DELETE")[0] == 200
         at.raw.session_request("tools/list")
         assert at.raw.status == 404
-        poll(lambda: at.gateway.call_on_loop(lambda: at.gateway.manager.counts) == (0, 0))
+        poll(lambda: at.gateway.call_on_loop(lambda: at.gateway.manager.open_counts) == (0, 0))
 
 
 @pytest.fixture(scope="module")

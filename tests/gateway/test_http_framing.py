@@ -229,7 +229,7 @@ def test_an_idle_connection_is_closed_without_a_response() -> None:
 
 
 def _answered(connection: ClientConnection) -> bool:
-    return not connection.busy and len(cast(Echo, connection.owner.handler).requests) == 1
+    return not connection.is_busy and len(cast(Echo, connection.owner.handler).requests) == 1
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:

@@ -311,7 +311,7 @@ class Process:
     def __init__(self, client: str, used: float, *, idle: bool = True) -> None:
         self.client = client
         self.last_used = used
-        self.idle = idle
+        self.is_idle = idle
         self.end_requests = 0
 
     def evict(self) -> None:

@@ -96,7 +96,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(
     assert "tools/call" not in [message["method"] for message in talk.wire.sent]
     assert waits.got in ([], [None])
     assert talk.conversation.session.is_idle
-    assert talk.conversation.idle
+    assert talk.conversation.is_idle
 
 
 def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:

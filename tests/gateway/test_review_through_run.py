@@ -144,7 +144,7 @@ def test_the_pending_change_is_the_served_one_when_a_server_returns_to_an_earlie
             eventually(lambda served=served: shown() == ([] if served == "first" else [served]))  # type: ignore[misc]
     seen = {
         json.loads(sighting.definition).get("description"): sighting.sessions
-        for sighting in world.state.observed.list_all()
+        for sighting in world.state.observed_definitions.list_all()
     }
     assert [seen[text] for text in ("first", "second", "third")] == [1, 1, 1]
 

@@ -301,12 +301,12 @@ def test_undoing_an_approval_restores_the_previous_definition(place: str, world:
         at = world.approved
     else:
         first = listing(SEARCH)
-        world.state.trusted.trust_first_use("notes", first, "2026-07-20T12:00:00Z")
+        world.state.trusted_surfaces.trust_first_use("notes", first, "2026-07-20T12:00:00Z")
         world.serve_unlocked(first, SEARCH)
         pending = world.serve_unlocked(first, CHANGED, READ)
 
         def at() -> Surface:
-            trusted = world.state.trusted.find("notes")
+            trusted = world.state.trusted_surfaces.find("notes")
             assert trusted is not None
             return trusted.surface
 
@@ -332,12 +332,12 @@ def test_an_approval_whose_predecessor_is_unknown_cannot_be_undone(locked: Revie
 
 def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWorld) -> None:
     name, approved = "n" * 250, listing(SEARCH)
-    world.state.trusted.trust_first_use(name, approved, "2026-07-20T12:00:00Z")
+    world.state.trusted_surfaces.trust_first_use(name, approved, "2026-07-20T12:00:00Z")
     world.state.open_sighting_recorder(name, FIRST_USE).record(verdicts(approved, listing(CHANGED, READ)))
     pending = world.waiting()
     assert [world.run("review", "show", name).code for name in pending] == [0, 0]
     assert world.run("review", "approve", *pending).code == 0
-    trusted = world.state.trusted.find(name)
+    trusted = world.state.trusted_surfaces.find(name)
     assert trusted is not None
     assert names(trusted.surface) == {"search": CHANGED["description"], "read": READ["description"]}
     assert {row["code"] for row in world.json("policy", "generate")["left_out"]} >= {"unnamed"}
@@ -560,7 +560,7 @@ def test_a_command_with_the_name_of_a_locked_server_is_compared_with_the_lock(
     answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines()) if "id" in answer}
     assert answers[1]["result"]["tools"] == []
     assert "First use" not in done.stderr
-    assert locked.state.trusted.find("notes") is None
+    assert locked.state.trusted_surfaces.find("notes") is None
 
 
 def test_a_command_under_a_name_that_no_lock_has_is_refused_where_a_lock_is_required(locked: ReviewWorld) -> None:
@@ -575,7 +575,7 @@ def test_a_name_is_not_looked_up_in_a_lock_that_was_edited(locked: ReviewWorld) 
     lock.write_text(lock.read_text().replace("notes", "evil_", 1))
     outcome = locked.run("run", "--project", ".", "--name", "notes", "--", sys.executable, "-c", "pass")
     assert (outcome.code, "[LOCK_TAMPERED]" in outcome.err) == (1, True), outcome.err
-    assert locked.state.trusted.find("notes") is None
+    assert locked.state.trusted_surfaces.find("notes") is None
 
 
 def test_a_locked_script_gets_a_hint_to_run_it_by_its_locked_name(locked: ReviewWorld) -> None:
@@ -588,7 +588,7 @@ def test_a_locked_script_gets_a_hint_to_run_it_by_its_locked_name(locked: Review
 
 def test_an_approval_of_a_server_without_a_lock_applies_without_a_restart(world: ReviewWorld) -> None:
     moments = iter(range(10))
-    source = FirstUseApprovals("notes", world.state.trusted, clock=lambda: float(next(moments)))
+    source = FirstUseApprovals("notes", world.state.trusted_surfaces, clock=lambda: float(next(moments)))
     assert source.current() is None
     first = source.trust(listing(SEARCH))
     assert source.current() == first
@@ -603,9 +603,9 @@ def test_an_approval_of_a_server_without_a_lock_applies_without_a_restart(world:
 
 def test_the_trusted_surface_is_queried_at_most_four_times_a_second(world: ReviewWorld) -> None:
     moments = [0.0]
-    source = FirstUseApprovals("notes", world.state.trusted, clock=lambda: moments[0])
+    source = FirstUseApprovals("notes", world.state.trusted_surfaces, clock=lambda: moments[0])
     assert source.current() is None
-    world.state.trusted.trust_first_use("notes", listing(SEARCH), "now")
+    world.state.trusted_surfaces.trust_first_use("notes", listing(SEARCH), "now")
     assert source.current() is None
     moments[0] = 0.25
     assert source.current() is not None

@@ -123,7 +123,7 @@ def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[Manifest
     frame = tar_zstd.StoredFrame.parse(archive)
     if frame is None:
         return None
-    data, view, block_size, first_shift = frame.data, frame.view, tar_zstd.ZSTD_BLOCK, frame.shift(0)
+    data, view, block_size, first_shift = frame.data, frame.view, tar_zstd.ZSTD_BLOCK, frame.compute_shift(0)
     contents: list[memoryview | bytes] = []
     offset = 0
     for path, _, size, executable in manifest.entries:

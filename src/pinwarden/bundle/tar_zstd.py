@@ -58,7 +58,7 @@ class StoredFrame:
         return cls(data, size) if headers == full * (blocks - 1) + last.to_bytes(3, "little") else None
 
     @staticmethod
-    def shift(block: int) -> int:
+    def compute_shift(block: int) -> int:
         """The distance between a block's position in the frame and in the content."""
         return _FIRST_BLOCK + 3 + 3 * block
 
@@ -66,7 +66,7 @@ class StoredFrame:
         """Return a slice of the content."""
         stop = min(stop, self.size)
         cuts = [start, *range((start // ZSTD_BLOCK + 1) * ZSTD_BLOCK, stop, ZSTD_BLOCK), stop]
-        spans = ((first, last, self.shift(first // ZSTD_BLOCK)) for first, last in pairwise(cuts))
+        spans = ((first, last, self.compute_shift(first // ZSTD_BLOCK)) for first, last in pairwise(cuts))
         parts = [self.view[first + shift : last + shift] for first, last, shift in spans]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -136,7 +136,7 @@ def _open_source(
         return LockApprovals(project.lock, gated.server, gated.client, shared)
     from pinwarden.gateway.approved_sources import FirstUseApprovals
 
-    return FirstUseApprovals(gated.server, state.trusted)
+    return FirstUseApprovals(gated.server, state.trusted_surfaces)
 
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:

@@ -200,7 +200,7 @@ def _collect_observations(state: GatewayState, scope: PolicyScope) -> tuple[list
     reviews: _Reviews = {}
     for review in state.reviews.select(STATES):  # several locks may have reviews of the same content
         reviews.setdefault(_get_content_key(review), []).append(review)
-    everywhere = state.observed.list_all()
+    everywhere = state.observed_definitions.list_all()
     sightings = [
         sighting
         for sighting in everywhere

@@ -391,7 +391,7 @@ def _find_previous(state: GatewayState, review: Review) -> Review | None:
     if not review.expected:
         return None
     for digest in review.expected.split() if " " not in review.expected else ():
-        text = state.observed.find_definition(review.server, review.entity, review.item, digest)
+        text = state.observed_definitions.find_definition(review.server, review.entity, review.item, digest)
         if text is not None:
             return replace(review, definition=text)
     raise PinwardenError(
@@ -625,11 +625,11 @@ class _FirstUseBaseline:
         self.place = f"the store {state.display_name}"
         self.lock: Path | None = None
         self.identities: Mapping[str, str] = {}
-        full_name = next((name for name in state.trusted.list_servers() if make_storable_name(name) == server), server)
-        trusted = state.trusted.find(full_name)
+        self._store = state.trusted_surfaces
+        full_name = next((name for name in self._store.list_servers() if make_storable_name(name) == server), server)
+        trusted = self._store.find(full_name)
         if trusted is None:
             raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} no longer has a trusted surface")
-        self._store = state.trusted
         self._trusted = trusted
         self.surfaces: Mapping[str, Surface] = {server: trusted.surface}
 

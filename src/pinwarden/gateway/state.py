@@ -124,14 +124,14 @@ class GatewayState:
         return Reviews(self._database)
 
     @cached_property
-    def trusted(self) -> TrustedSurfaces:
+    def trusted_surfaces(self) -> TrustedSurfaces:
         """Surfaces trusted on first use."""
         from pinwarden.gateway.store.approvals import TrustedSurfaces
 
         return TrustedSurfaces(self._database)
 
     @cached_property
-    def observed(self) -> ObservedDefinitions:
+    def observed_definitions(self) -> ObservedDefinitions:
         """Definitions that servers served."""
         from pinwarden.gateway.store.reviews import ObservedDefinitions
 
@@ -198,7 +198,11 @@ class GatewayState:
         from pinwarden.gateway.store.reviews import SightingRecorder
 
         return SightingRecorder(
-            server, baseline, self.observed, self.reviews, on_served=lambda: self._record_checked(server, baseline)
+            server,
+            baseline,
+            self.observed_definitions,
+            self.reviews,
+            on_served=lambda: self._record_checked(server, baseline),
         )
 
     def _record_checked(self, server: str, baseline: str) -> None:

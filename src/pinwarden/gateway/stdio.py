@@ -244,7 +244,7 @@ class StdioRelay:
 
     def _run_timer(self) -> None:
         if not self._state.wait_for(RelayPhase.ENDED, _PREPARE_SECONDS):
-            self._loops.prepare()
+            self._loops.enable_fast_path()
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay messages
         while not self._state.wait_for(RelayPhase.ENDED, _TICK_SECONDS):
             with self._keep_input_open():
@@ -290,7 +290,7 @@ class StdioLoops:
         self._max_bytes = session.guard.limits.max_message_bytes
         self._loads: Callable[[bytes], Any] | None = None
 
-    def prepare(self) -> None:
+    def enable_fast_path(self) -> None:
         """Enable the fast path. The fast parser is slow to import, so call this after the server was started."""
         if self._log is not None:
             self._loads = self._fast_path.load_parser()
@@ -319,7 +319,7 @@ class StdioLoops:
                             if writer.closed:
                                 raise BrokenPipeError
                             if (written := write(out, chunk)) != length:
-                                writer.finish(chunk, written)
+                                writer.finish_write(chunk, written)
                         finally:
                             release()
                         continue
@@ -358,7 +358,7 @@ class StdioLoops:
                         acquire()
                         try:
                             if not writer.closed and (written := write(out, chunk)) != length:
-                                writer.finish(chunk, written)
+                                writer.finish_write(chunk, written)
                         finally:
                             release()
                         continue
@@ -518,12 +518,12 @@ class LineWriter:
             if self.closed:
                 return False
             try:
-                self.finish(data, os.write(self.descriptor, data))
+                self.finish_write(data, os.write(self.descriptor, data))
             except OSError:
                 self.closed = True
             return not self.closed
 
-    def finish(self, data: bytes, written: int) -> None:
+    def finish_write(self, data: bytes, written: int) -> None:
         """Continue a partial write of which the first ``written`` bytes were written."""
         if written < len(data):
             remaining = memoryview(data)[written:]

@@ -365,7 +365,7 @@ def _read_journal(path: Path, descriptor: int) -> Journal | None:
         data = _read_at(descriptor, 4 * _MAX_RECORD, position.offset)
         start, (_, position) = position, _parse_records(data, position, journal.templates)
         if position == start:
-            journal.damaged = not _ends_incomplete(descriptor, position, size)
+            journal.damaged = not _has_no_finished_record(descriptor, position, size)
             break
     journal.end = position
     return journal
@@ -421,7 +421,7 @@ def _unpack_known_event(body: bytes) -> JournalEvent | None:
     return event if event.event.kind in KINDS and 0 <= event.at < _MAX_TIME else None
 
 
-def _ends_incomplete(descriptor: int, position: JournalPosition, size: int) -> bool:
+def _has_no_finished_record(descriptor: int, position: JournalPosition, size: int) -> bool:
     """Whether there is no more data after a position, or only a record that a killed process did not finish.
 
     Bytes that were not written are zero. If the first word is missing, the length of the record is unknown. A record

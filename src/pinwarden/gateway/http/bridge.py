@@ -120,7 +120,7 @@ class Bridge:
         """Do nothing, because the conversations with the servers handle their own deadlines."""
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request and no stream is open."""
         return not self._tasks and not self._notifications.is_open
 

@@ -134,7 +134,7 @@ class ClientConnections:
             counts = Counter(connection.client for connection in self.open)
             busiest_client = max(counts, key=lambda client: counts[client], default="")
             idle = (
-                connection for connection in self.open if connection.client == busiest_client and not connection.busy
+                connection for connection in self.open if connection.client == busiest_client and not connection.is_busy
             )
             chosen = min(idle, key=lambda connection: connection.last_used, default=None)
         if chosen is None:
@@ -206,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
             self.owner.unauthenticated.pop(self, None)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a request has no response yet."""
         return self._current is not None or bool(self._waiting)
 
@@ -405,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close_when_idle(self) -> None:
         """Close the connection if all its requests have responses."""
-        if not self.busy:
+        if not self.is_busy:
             self._close()
 
     def abort(self) -> None:

@@ -175,7 +175,7 @@ class Conversation(MessageRelay):
         return request_id in self._pending or self.session.is_gateway_id(request_id[1])
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open and no stream counts as use."""
         return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.is_open)
 

@@ -466,7 +466,7 @@ class MessageRelay(ABC):
         if (
             transport is not None
             and transport.shared
-            and (message.is_request or (pending is None and not transport.private))
+            and (message.is_request or (pending is None and not transport.has_single_client))
         ):
             return  # the message may be for another client
         if pending is not None:

@@ -59,7 +59,7 @@ class SlotHolder(Protocol):
         """The name of the client."""
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the process has no open request."""
 
     @property
@@ -117,7 +117,7 @@ class ProcessSlots:
         if highest < counts[client] + 2:
             return None
         candidates = [holder for holder in self._holders if counts[holder.client] == highest]
-        idle = [holder for holder in candidates if holder.idle]
+        idle = [holder for holder in candidates if holder.is_idle]
         if not idle and highest * 2 <= self._max_processes:
             return None
         return min(idle or candidates, key=lambda holder: holder.last_used)

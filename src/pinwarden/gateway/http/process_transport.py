@@ -30,7 +30,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     """One server process, for one conversation or for all conversations that share it."""
 
     shared = False
-    private = True
+    has_single_client = True
 
     def __init__(self, supervisor: ProcessSupervisor, owner: ProcessOwner, write_log: Callable[[str], None]) -> None:
         self._supervisor = supervisor
@@ -73,9 +73,9 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return self._owner.client
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the process has no open request."""
-        return self._owner.idle
+        return self._owner.is_idle
 
     @property
     def last_used(self) -> float:

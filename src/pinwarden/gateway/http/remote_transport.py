@@ -74,7 +74,7 @@ class RemoteTransport:
 
     evicted = False
     shared = False
-    private = True
+    has_single_client = True
 
     def __init__(self, server: RemoteServer, owner: TransportOwner, limits: HttpLimits) -> None:
         self._server = server

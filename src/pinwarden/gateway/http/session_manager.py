@@ -65,7 +65,7 @@ class AnyConversation(Protocol):
         """Handle deadlines. Called about once a second."""
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open and no stream counts as use."""
 
     def end_stream(self) -> None:
@@ -332,7 +332,7 @@ class SessionManager:
                 context = {"message": "a conversation failed", "exception": err}
                 asyncio.get_running_loop().call_exception_handler(context)
                 conversation.close("the gateway failed with an internal error")
-            if conversation.idle and conversation.last_used < unused_since:
+            if conversation.is_idle and conversation.last_used < unused_since:
                 conversation.close("the session was not used for too long")
         self._conversations = {conversation for conversation in self._conversations if not conversation.closed}
         self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
@@ -367,7 +367,7 @@ class SessionManager:
         self.executor.shutdown()
 
     @property
-    def counts(self) -> tuple[int, int]:
+    def open_counts(self) -> tuple[int, int]:
         """The number of open sessions and of open conversations."""
         return len(self._sessions), len(self._conversations)
 
@@ -380,7 +380,7 @@ class SessionManager:
 
     def _end_idle_session(self, sessions: list[ClientSession]) -> bool:
         """End the least recently used idle session. Returns False if none is idle."""
-        idle = [session for session in sessions if session.conversation.idle]
+        idle = [session for session in sessions if session.conversation.is_idle]
         if not idle:
             return False
         self.end_session(min(idle, key=lambda session: session.conversation.last_used))

@@ -109,9 +109,9 @@ class SharedProcess:
         return f"\0{self.name}"
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the process has no open request."""
-        return all(transport.owner.idle for transport in self._transports)
+        return all(transport.owner.is_idle for transport in self._transports)
 
     @property
     def last_used(self) -> float:
@@ -121,7 +121,7 @@ class SharedProcess:
     # For conversations
 
     @property
-    def private(self) -> bool:
+    def has_single_client(self) -> bool:
         """Whether a single client has used the process so far."""
         return self._attached == 1
 
@@ -239,7 +239,7 @@ class SharedProcess:
         elif message.method in LIST_CHANGED and request_id is None:
             if not self._throttle.defer(message.data):
                 self._broadcast_list_changed(message.data)
-        elif request_id is None and self.private:
+        elif request_id is None and self.has_single_client:
             self._first_transport.owner.on_server_message(message.data)
         else:
             self._count_undelivered()
@@ -291,9 +291,9 @@ class SharedTransport:
         self._closed = False
 
     @property
-    def private(self) -> bool:
+    def has_single_client(self) -> bool:
         """Whether a single client has used the process so far."""
-        return self.process.private
+        return self.process.has_single_client
 
     @property
     def evicted(self) -> bool:

@@ -65,7 +65,7 @@ class StatusPages:
         return 200, _TEXT, "".join(self._format_metrics(sorted(visible, key=lambda upstream: upstream.name))).encode()
 
     def _format_metrics(self, upstreams: Sequence[Upstream]) -> Iterator[str]:
-        sessions, conversations = self._manager.counts
+        sessions, conversations = self._manager.open_counts
         connections, endpoint, budget = self._connections, self._endpoint, self._manager.budget
         for name, kind, help_text, value in (
             ("http_requests_total", "counter", "HTTP requests of clients.", endpoint.requests),

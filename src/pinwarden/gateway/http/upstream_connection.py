@@ -88,7 +88,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset()
 
     @property
-    def outgoing(self) -> UpstreamRequest | None:
+    def current_request(self) -> UpstreamRequest | None:
         """The current request; None if the connection is idle."""
         return self._outgoing
 

@@ -62,7 +62,7 @@ class UpstreamPool:
 
     def allows_stream(self, client: str) -> bool:
         """Whether a client may open one more stream. Streams are not queued."""
-        requests = [*(connection.outgoing for connection in self._open), *self._queue, *self._deferred]
+        requests = [*(connection.current_request for connection in self._open), *self._queue, *self._deferred]
         streams = [
             request.client for request in requests if request is not None and request.stream and not request.cancelled
         ]
@@ -110,7 +110,9 @@ class UpstreamPool:
 
     def _count_in_use(self) -> Counter[str]:
         """Return the number of connections in use, by client."""
-        return Counter(connection.outgoing.client for connection in self._open if connection.outgoing is not None)
+        return Counter(
+            connection.current_request.client for connection in self._open if connection.current_request is not None
+        )
 
     def _take_next_deferred(self) -> UpstreamRequest | None:
         """Remove and return the first deferred request whose client is below its limit."""

@@ -35,7 +35,7 @@ class UpstreamTransport(Protocol):
     """Whether other clients may use the same process, so that ids must be unique across clients."""
 
     @property
-    def private(self) -> bool:
+    def has_single_client(self) -> bool:
         """Whether only one client has used the server, so that a message that names no request is for this client."""
 
     @property
@@ -79,7 +79,7 @@ class ProcessOwner(Protocol):
         """The name of the client."""
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is open."""
 
     def on_server_message(self, data: bytes, posted: PostedRequest | None = None) -> None:

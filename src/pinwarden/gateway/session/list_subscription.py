@@ -63,7 +63,7 @@ class ListSubscription:
         elif method == CANCELLED and self.is_gateway_id(params.get("requestId")):
             self.on_ended(None, now)
 
-    def on_not_sent(self) -> None:
+    def forget_request(self) -> None:
         """Forget the subscription request, because it was not sent."""
         self._request_id = ""
 

@@ -317,7 +317,7 @@ class CheckedLists:
         self._last_id += 1
         return f"{self.id_prefix}{self._last_id}"
 
-    def on_not_sent(self, request_id: str) -> None:
+    def forget_request(self, request_id: str) -> None:
         """Forget a request that did not reach the server. The list is requested again when it is needed."""
         request = self._requests.pop(request_id, None)
         if request is not None:

@@ -148,7 +148,7 @@ class ResponseDecider:
             if verdict is None:
                 removed.add(index)
                 if item.digest is not None:
-                    self._audit.record_definition(_build_unstable_verdict(kind, item), kind.method, out)
+                    self._audit.record_definition(_build_inconsistent_list_verdict(kind, item), kind.method, out)
             elif not checked_list.by_key[item.key].passes:
                 removed.add(index)
             elif verdict.action == WARN:
@@ -351,7 +351,7 @@ def _contains_page(checked_list: CheckedList, page: ListPage) -> bool:
     )
 
 
-def _build_unstable_verdict(kind: ItemKind, item: Item) -> Verdict:
+def _build_inconsistent_list_verdict(kind: ItemKind, item: Item) -> Verdict:
     return Verdict(
         entity=kind.entity,
         key=item.key,

@@ -616,9 +616,9 @@ class Session:
                 out.to_client.append(build_error(request_id))
             return
         if self._subscription.is_gateway_id(request_id):
-            self._subscription.on_not_sent()
+            self._subscription.forget_request()
             return
-        self._lists.on_not_sent(request_id)
+        self._lists.forget_request(request_id)
         out.to_client += [build_error(deferred_id) for deferred_id in self._deferred.take_request_ids()]
 
     def _parse_outgoing(self, data: bytes) -> Any:
