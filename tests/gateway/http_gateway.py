@@ -89,7 +89,7 @@ class FixedApprovals:
     def _approved(self, surface: Surface, generation: int) -> ApprovedSurface:
         return ApprovedSurface(server=self._server, surface=surface, generation=str(generation))
 
-    def current(self) -> ApprovedSurface | None:
+    def get_current(self) -> ApprovedSurface | None:
         return self.known
 
     def trust(self, surface: Surface) -> ApprovedSurface:

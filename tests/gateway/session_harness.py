@@ -41,7 +41,7 @@ class InMemoryApprovals:
         self.failure: PinwardenError | None = None
         self.surface = surface
 
-    def current(self) -> ApprovedSurface | None:
+    def get_current(self) -> ApprovedSurface | None:
         if self.failure is not None:
             raise self.failure
         if self.surface is None:

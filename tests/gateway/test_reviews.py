@@ -70,11 +70,11 @@ def test_a_change_of_a_tool_that_only_the_policy_allows_is_approved_into_the_loc
 
 def test_an_approval_in_the_lock_applies_without_a_restart(locked: ReviewWorld) -> None:
     source = LockApprovals(locked.lock, "notes")
-    first = source.current()
+    first = source.get_current()
     (name,) = locked.serve(CHANGED)
-    assert source.current() is first
+    assert source.get_current() is first
     assert locked.run("review", "approve", name).code == 0
-    now = source.current()
+    now = source.get_current()
     assert first is not None
     assert now is not None
     assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
@@ -88,7 +88,7 @@ def test_a_server_that_two_clients_have_is_approved_for_both(locked: ReviewWorld
     assert locked.run("review", "approve", name).code == 0
     assert locked.run("ci").code == 0
     for client in ("claude", "cursor"):
-        approved = LockApprovals(locked.lock, "notes", client).current()
+        approved = LockApprovals(locked.lock, "notes", client).get_current()
         assert approved is not None
         assert names(approved.surface) == {"search": CHANGED["description"]}
 
@@ -104,7 +104,7 @@ def test_a_client_that_has_another_definition_approved_keeps_it(locked: ReviewWo
     assert locked.run("approve", "notes", "--client", "claude", "--allow-execute", "--yes").code == 0
     (name,) = locked.serve(CHANGED)
     assert locked.run("review", "approve", name).code == 0
-    approved = {client: LockApprovals(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
+    approved = {client: LockApprovals(locked.lock, "notes", client).get_current() for client in ("claude", "cursor")}
     assert {client: names(source.surface) for client, source in approved.items() if source is not None} == {
         "claude": {"search": CHANGED["description"]},
         "cursor": {"search": other["description"]},
@@ -589,13 +589,13 @@ def test_a_locked_script_gets_a_hint_to_run_it_by_its_locked_name(locked: Review
 def test_an_approval_of_a_server_without_a_lock_applies_without_a_restart(world: ReviewWorld) -> None:
     moments = iter(range(10))
     source = FirstUseApprovals("notes", world.state.trusted_surfaces, clock=lambda: float(next(moments)))
-    assert source.current() is None
+    assert source.get_current() is None
     first = source.trust(listing(SEARCH))
-    assert source.current() == first
+    assert source.get_current() == first
     (name,) = world.serve_unlocked(first.surface, CHANGED)
-    assert source.current() == first
+    assert source.get_current() == first
     assert world.run("review", "approve", name).code == 0
-    now = source.current()
+    now = source.get_current()
     assert now is not None
     assert (names(now.surface), now.generation != first.generation) == ({"search": CHANGED["description"]}, True)
     assert world.events() == [("approved", "search", "reviewer", "named with pinwarden review")]
@@ -604,11 +604,11 @@ def test_an_approval_of_a_server_without_a_lock_applies_without_a_restart(world:
 def test_the_trusted_surface_is_queried_at_most_four_times_a_second(world: ReviewWorld) -> None:
     moments = [0.0]
     source = FirstUseApprovals("notes", world.state.trusted_surfaces, clock=lambda: moments[0])
-    assert source.current() is None
+    assert source.get_current() is None
     world.state.trusted_surfaces.trust_first_use("notes", listing(SEARCH), "now")
-    assert source.current() is None
+    assert source.get_current() is None
     moments[0] = 0.25
-    assert source.current() is not None
+    assert source.get_current() is not None
 
 
 def test_the_trusted_surface_applies_while_the_database_is_unavailable_and_is_queried_seldom(cluster: Cluster) -> None:
@@ -617,20 +617,20 @@ def test_the_trusted_surface_applies_while_the_database_is_unavailable_and_is_qu
     trusted = TrustedSurfaces(database)
     source = FirstUseApprovals("notes", trusted, clock=lambda: moments[0])
     first = source.trust(listing(SEARCH))
-    assert source.current() == first
+    assert source.get_current() == first
     cluster.stop()
     try:
         moments[0] = 1.0
-        assert source.current() == first
+        assert source.get_current() == first
     finally:
         cluster.start()
     before = trusted.find("notes")
     assert before is not None
     trusted.approve(before, listing(CHANGED), by="reviewer", why="", now="now")
     moments[0] = 5.9  # a look that waits for a database holds up the calls of the session
-    assert source.current() == first
+    assert source.get_current() == first
     moments[0] = 6.0
-    now = source.current()
+    now = source.get_current()
     assert now is not None
     assert names(now.surface) == {"search": CHANGED["description"]}
     database.close()

@@ -147,9 +147,9 @@ class Host:
 
     def approved(self) -> Surface:
         """What counts there, after a look at the database."""
-        self.source.current()
+        self.source.get_current()
         self.shared.refresh()
-        approved = self.source.current()
+        approved = self.source.get_current()
         self.shared.refresh()
         assert approved is not None
         return approved.surface
@@ -293,10 +293,10 @@ def test_attack_a_database_row_that_does_not_match_its_name_blocks_the_server(
     approve(here, CHANGED)
     with here.state._approvals_database.transaction() as step:
         step.run(f"UPDATE approval SET {column} = ?, sequence = 99", (value,))
-    there.source.current()
+    there.source.get_current()
     there.shared.refresh()
     with pytest.raises(PinwardenError) as caught:
-        there.source.current()
+        there.source.get_current()
     assert caught.value.code == "DATABASE_CORRUPT"
 
 
@@ -309,7 +309,7 @@ def test_an_unavailable_database_changes_nothing(here: ReviewWorld, there: Host)
 
     there.shared._open_table = away
     there.shared.start(60)
-    approved = there.source.current()
+    approved = there.source.get_current()
     there.shared.close()
     assert approved is not None
     assert names(approved.surface) == {"search": CHANGED["description"]}

@@ -425,7 +425,7 @@ def rejection_from_error(err: PinwardenError) -> Rejection:
 
 
 def result_to_json(result: AcceptanceResult) -> dict[str, Any]:
-    """The JSON of the rulebook: ``result``, and either ``error`` or ``provenance``."""
+    """Return a result as the rulebook's JSON: ``result``, and either ``error`` or ``provenance``."""
     rejection = result.rejection
     if rejection is None:
         provenance = result.provenance
@@ -437,7 +437,7 @@ def result_to_json(result: AcceptanceResult) -> dict[str, Any]:
 
 
 def provenance_to_json(provenance: Provenance) -> dict[str, Any]:
-    """The JSON of a provenance, as it is written to locks and ``.provenance.json`` files."""
+    """Return a provenance as JSON for locks and ``.provenance.json`` files."""
     return {
         "tool": provenance.tool,
         "channel": provenance.channel,

@@ -31,7 +31,7 @@ class Claim(Record):
 
 
 class BundleAttestation(Record):
-    """Claims about one bundle, with the signatures over all of them."""
+    """Claims about one bundle, with signatures that cover all claims."""
 
     root_cid: str
     descriptor_cid: str

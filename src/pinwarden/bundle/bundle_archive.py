@@ -76,7 +76,7 @@ def check_archive(
 
 
 def check_limits(manifest: Manifest, limits: BundleLimits = DEFAULT_LIMITS) -> None:
-    """Refuse a manifest with too many files or bytes, before reading any of them."""
+    """Refuse a manifest with too many files or bytes, before any file is read."""
     total = sum(entry.size_bytes for entry in manifest.entries)
     if len(manifest.entries) > limits.files or total > limits.total_bytes:
         raise PinwardenError(

@@ -85,7 +85,7 @@ def find_trusted_signers(
 ) -> list[TrustedKey]:
     """Return the trusted keys with a valid signature over all required fields, in signature order.
 
-    Literal mode looks only at the first signature, whatever fields it covers.
+    Literal mode verifies only the first signature, and ignores which fields it covers.
     """
     signatures = get_list(document, "signatures")[: 1 if literal else _MAX_SIGNATURES]
     signers: list[TrustedKey] = []

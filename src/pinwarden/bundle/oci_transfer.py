@@ -161,7 +161,7 @@ class AcceptanceOptions(Record):
 
 
 class PullOptions(Record):
-    """What to pull, and where to write it."""
+    """The bundle to pull, and the folders for its files."""
 
     reference: str
     output: Path

@@ -27,7 +27,7 @@ ALL_ROLES = (*ROLES, REGISTRY_ROLE)
 
 
 class TrustedKey(Record):
-    """A key with the name of its owner and the roles it is trusted in."""
+    """A trusted key, with the name of its owner and its roles."""
 
     key: PublicKey
     name: str = ""

@@ -1,6 +1,6 @@
 """The user's trust store, and the last seen state of each registry's log.
 
-Neither is part of a project: a repository must not decide what its users trust.
+Both files belong to the user, not to a project: a repository must not decide which keys its users trust.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class LockApprovals:
         self._file_stamp: _Stamp | None = None
         self._known: ApprovedSurface | None = None
 
-    def current(self) -> ApprovedSurface | None:
+    def get_current(self) -> ApprovedSurface | None:
         """Return the approved surface. Cheap while the file is unchanged."""
         with self._lock:
             stamp = _read_file_stamp(self._path)
@@ -113,7 +113,7 @@ class FirstUseApprovals:
         self._known: ApprovedSurface | None = None
         self._generation = 0
 
-    def current(self) -> ApprovedSurface | None:
+    def get_current(self) -> ApprovedSurface | None:
         """Return the trusted surface; None if the server was never used."""
         with self._lock:
             if self._next_refresh is None or self._clock() >= self._next_refresh:
@@ -122,7 +122,7 @@ class FirstUseApprovals:
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Trust the first surface. If another process trusted one earlier, returns that one."""
+        """Trust the first surface. If another process has already trusted a surface, returns that surface."""
         with self._lock:
             self._set(self._trusted.trust_first_use(self._server, surface, now()))
             assert self._known is not None  # noqa: S101 - set in the line above

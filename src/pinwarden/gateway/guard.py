@@ -78,7 +78,7 @@ class ApprovedSource(Protocol):
     then blocks everything. None would mean that the first use may be trusted.
     """
 
-    def current(self) -> ApprovedSurface | None:
+    def get_current(self) -> ApprovedSurface | None:
         """Return the approved surface; None if nothing was ever approved and the first use may be trusted.
 
         Called several times a second, so it must be cheap while nothing changed.
@@ -152,7 +152,7 @@ class Guard:
             self.next_refresh = now + self.limits.refresh_seconds
             self._announce_changes(now)
             try:
-                approved = self._source.current()
+                approved = self._source.get_current()
             except PinwardenError as err:
                 self._set_failure(err)
                 return
@@ -267,7 +267,7 @@ class Guard:
     # Changes of lists
 
     def on_list_changed(self, kind: ItemKind, now: float) -> None:
-        """Mark a list as outdated for all sessions, because the server announced a change to one of them.
+        """Mark a list as outdated for all sessions, because the server announced a change to one session.
 
         Takes effect immediately, or when `list_changed_seconds` have passed since the last announcement.
         """

@@ -187,7 +187,7 @@ def build_gateway_host(
     return InterceptorHost(
         (
             _build_gate_interceptor(
-                LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved ones."
+                LISTS, tuple(LIST_METHODS), RESPONSE, check_list, "Compares listed items with the approved items."
             ),
             _build_gate_interceptor(USES, tuple(_USES), REQUEST, check_use, "Allows the use of approved items only."),
             _build_gate_interceptor(

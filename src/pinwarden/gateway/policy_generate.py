@@ -62,7 +62,7 @@ class PolicyScope(Record):
     servers: tuple[str, ...] = ()
     """The names of the servers; empty for all observed servers."""
     lock: str | None = None
-    """The file name of the lock, if the servers are those of a lock."""
+    """The file name of the lock that contains the servers; None without a lock."""
     baseline: str = ""
     """The baseline of the lock, which excludes servers of the same name in other projects."""
 

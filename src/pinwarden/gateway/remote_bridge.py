@@ -164,7 +164,7 @@ class RemoteBridge:
             self._output.write(encode(_build_error(message["id"], problem)))
 
     def _write_response(self, response: HttpResponse, message: Mapping[str, Any]) -> bool:
-        """Write the messages of a response. Returns whether the response to the request was one of them."""
+        """Write the messages of an HTTP response. Returns whether they include the response to the request."""
         if response.status == 404 and "mcp-session-id" in self._session:
             response.close()
             self._end_session()

@@ -153,7 +153,7 @@ def settle_reviews(state: GatewayState, project: Project, server: str, approver:
 
 
 def build_review_report(review: Review, approved: Surface, place: str) -> Report:
-    """Report what approving a review would change in the approved surface, and where the approval would be stored."""
+    """Report the changes that approving a review would make to the approved surface, and where it would be stored."""
     facts = {
         "review": review_to_json(review),
         "definition": strict_json.parse_json(review.definition.encode()),
@@ -306,7 +306,7 @@ def _plan_changes(
 def _write_plans(
     plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]
 ) -> None:
-    """Write each plan. If one fails, undo its decisions and those of the following plans."""
+    """Write each plan. If a plan fails, undo its decisions and the decisions of the following plans."""
     for index, plan in enumerate(plans):
         try:
             plan.baseline.approve(plan.changed, approver, now)

@@ -272,7 +272,7 @@ class StdioRelay:
 
 
 SMALL_READ = 400
-"""The read size while chunks stay below it: Python allocates small objects faster than large ones."""
+"""The read size while chunks stay below it, because Python allocates small objects faster than large objects."""
 _LARGE_READ = 1 << 16
 
 
@@ -485,19 +485,19 @@ class LineWriter:
         self,
         descriptor: int,
         max_bytes: int,
-        overflow: Callable[[], None],
+        on_overflow: Callable[[], None],
         on_not_delivered: Callable[[Sequence[bytes]], None] = _ignore,
     ) -> None:
-        """``overflow`` is called if more than ``max_bytes`` would be queued, and ``on_not_delivered`` with lines that
-        cannot be written because the side closed its input. Both run on the caller's thread."""
+        """``on_overflow`` is called if more than ``max_bytes`` would be queued, and ``on_not_delivered`` with lines
+        that cannot be written because the side closed its input. Both run on the caller's thread."""
         self.descriptor = descriptor
         self.lock = Lock()
-        """Held during each write, so it stays locked while the side does not read. `StdioLoops` inlines `write_line`
-        to save a function call."""
+        """A lock that is held during each write, so it stays locked while the side does not read. `StdioLoops` inlines
+        `write_line` to save a function call."""
         self.closed = False
         self.on_not_delivered = on_not_delivered
         self._max_bytes = max_bytes
-        self._overflow = overflow
+        self._on_overflow = on_overflow
         # A second lock, so that queueing does not wait for a blocked write.
         self._queue_lock = Lock()
         self._queue: SimpleQueue[tuple[int, Sequence[bytes]]] | None = None
@@ -543,7 +543,7 @@ class LineWriter:
                     self._thread.start()
                 self._queue.put((size, lines))
         if not fits:
-            self._overflow()
+            self._on_overflow()
 
     def close_later(self) -> None:
         """Close the side's input after the writer thread wrote all queued lines."""

@@ -47,7 +47,7 @@ def download_bundle(request: InstallRequest, source: BundleSource, follower: Log
     6. Follow the registry's log, and check that the pointer is the newest one in it (not with ``literal``).
     7. Download the archive and verify every byte.
 
-    If the channel moves to another version during the checks, all of them run once more.
+    If the channel moves to another version during the checks, all checks run once more.
     """
     decision = _BundleDownload(request, source, follower).run()
     if decision.refusal is not None and decision.refusal.code == "POINTER_STALE":

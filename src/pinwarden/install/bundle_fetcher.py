@@ -48,7 +48,7 @@ class RegistryBundleFetcher:
             raise PinwardenError(
                 "ARTIFACT_MISSING",
                 f"the address of {pin.tool}'s registry is not known; the lock names {pin.registry[:120]}",
-                hint="Name it with --registry, or store it: pinwarden trust add KEY --role registry --url URL.",
+                hint="Name it with --registry, or store its URL: pinwarden trust add KEY --role registry --url URL.",
             )
         return location
 

@@ -92,7 +92,7 @@ def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleU
 
     1. Group the lock's bundle entries by server.
     2. Check each bundle: stage the version that its channel points to now, and compare it with the approved one.
-    3. If the update is confirmed, lock the new versions except those with blocked drift.
+    3. If the update is confirmed, lock the new versions, except versions with blocked drift.
     """
     lock, lock_files = lock_store.read_with_files(context.project.lock)
     groups = _group_bundle_entries(lock.entries if lock else (), names)

@@ -1,8 +1,8 @@
 """The last signed checkpoint, stored in a file next to the registry's key.
 
-A restored backup of the database may lack the newest transactions. Appending to it would reuse log indexes, and
-followers would see a fork. Therefore the registry compares its log with the stored checkpoint when it opens and before
-every append, and refuses a log that is shorter or different.
+A restored backup of the database may lack the newest transactions. Appending to such a database would reuse log
+indexes, and followers would see a fork. Therefore the registry compares its log with the stored checkpoint when it
+opens and before every append, and refuses a log that is shorter or different.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class AuditEvent(Record):
     expected: tuple[str, ...] = ()
     """The approved digests."""
     observed: str = ""
-    """The digest of what the server served; empty if it has none."""
+    """The digest of the served content; empty if the content has none."""
     level: str = ""
     """The severity of a change, as in surface/drift."""
     code: str = ""
@@ -328,7 +328,7 @@ class ChainVerifier:
         self._compare_with_heads(start)
 
     def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
-        """Check the next entry. ``columns`` is the run and count stored with it in the database."""
+        """Check the next entry. ``columns`` is the run and count stored with the entry in the database."""
         if number < 1:  # no gateway writes such an entry
             self._add_break(number, "moved")
             return

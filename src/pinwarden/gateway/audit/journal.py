@@ -149,7 +149,7 @@ class Journal:
     def append(self, packed: list[bytes]) -> int:
         """Add events, and return the number of events in this run so far. If the disk is full, no event is added.
 
-        If the process is killed during the call, the file may contain only the first of them.
+        If the process is killed during the call, the file may contain only the first events.
         """
         self._write_records(packed)
         self.count += len(packed)
@@ -466,7 +466,7 @@ def _read_header(path: Path, header: bytes) -> tuple[str, str, int]:
 
 
 def _reserve_blocks(descriptor: int, size: int) -> None:
-    """Extend the file to ``size`` bytes, with disk blocks for all of them."""
+    """Extend the file to ``size`` bytes, and reserve disk blocks for all bytes."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

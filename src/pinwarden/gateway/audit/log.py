@@ -67,7 +67,7 @@ class AuditLog:
     """Records events. Thread-safe; one per process.
 
     ``url`` is the database, and ``folder`` contains the journals. The database is opened on the log's thread, so that a
-    gateway starts without waiting for it.
+    gateway starts without waiting for the database.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def check_server(served: Mapping[str, Any], approved: Surface, policy: ItemPolic
 
 
 def _is_as_approved(served: Mapping[str, Any], approved: Surface) -> bool:
-    """Whether all members are identical to the approved ones; False for a value without a canonical form."""
+    """Whether all members are identical to the approved members; False for a value without a canonical form."""
     try:
         return canonicalize(dict(served)) == canonicalize(dict(approved.server or {}))
     except PinwardenError:
@@ -55,7 +55,7 @@ def _is_as_approved(served: Mapping[str, Any], approved: Surface) -> bool:
 
 
 def select_approved_capabilities(served: Any, approved: Surface) -> dict[str, Any]:
-    """Return the approved value of each capability that the server offers now. Unapproved ones are omitted."""
+    """Return the approved value of each capability that the server offers now. Unapproved capabilities are omitted."""
     recorded = (approved.server or {}).get("capabilities")
     before = recorded if isinstance(recorded, dict) else {}
     return {name: before[name] for name in served if name in before} if isinstance(served, dict) else {}
@@ -78,7 +78,7 @@ def read_extensions(capabilities: Any) -> Mapping[str, Any]:
 
 
 def _build_verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy: ItemPolicy) -> Verdict:
-    expected = () if old is ABSENT else (_format_digest_of(old),)
+    expected = () if old is ABSENT else (_format_value_digest(old),)
     value = None if new is ABSENT else new
     digest = None if new is ABSENT else _compute_digest(new)
     action, level, code = ALLOW, "", ""
@@ -111,6 +111,6 @@ def _compute_digest(value: Any) -> Digest | None:
         return None
 
 
-def _format_digest_of(value: Any) -> str:
+def _format_value_digest(value: Any) -> str:
     digest = _compute_digest(value)
     return "" if digest is None else str(digest)

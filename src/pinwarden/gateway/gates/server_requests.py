@@ -1,4 +1,4 @@
-"""Decisions about requests from a server to the client: which ones it may send, and what they may contain.
+"""Decisions about requests from a server to the client: whether a request is allowed, and whether its content is.
 
 Approvals cover the tools in the server's lists. A tool definition inside a server request is allowed only if exactly
 that definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
@@ -206,7 +206,7 @@ def check_request_content(
 
 
 def check_tools_of_result(method: str, definitions: Sequence[Verdict]) -> CheckedRequest | None:
-    """Decide about a result that is not a list but contains tool definitions; None if all of them are approved."""
+    """Decide about a result that is not a list but contains tool definitions; None if all definitions are approved."""
     unapproved = _select_unapproved(definitions)
     if not unapproved:
         return None

@@ -55,7 +55,7 @@ _LISTS = ("tools", "prompts", "resources")
 
 
 class Bridge:
-    """A conversation of one client with servers of either era. Subclasses choose the server of a request."""
+    """A conversation of one client with servers of any era. Subclasses choose the server of a request."""
 
     def __init__(self, manager: SessionManager, client: GatewayClient) -> None:
         self._manager = manager

@@ -128,7 +128,7 @@ class ClientConnections:
         self.open.discard(connection)
 
     def _evict_one(self) -> bool:
-        """Close the oldest unauthenticated connection, or an idle connection of the client that has the most."""
+        """Close the oldest unauthenticated connection, or an idle one of the client with the most connections."""
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             counts = Counter(connection.client for connection in self.open)
@@ -198,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
         return self._deadline
 
     def set_client(self, client: str) -> None:
-        """Set the client whose token was used last, and count received bodies for it."""
+        """Set the client whose token was used last, and count received bodies for that client."""
         if client != self.client:
             if self._reserved:
                 self.owner.body_budget.move(self.client, client, self._reserved)

@@ -176,7 +176,7 @@ class Conversation(MessageRelay):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is open and no stream counts as use."""
+        """Whether the conversation has no open request, and no stream that counts as use."""
         return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.is_open)
 
     def on_server_lost(self, reason: str) -> None:

@@ -128,7 +128,7 @@ class GatewayClient(Record):
     servers: tuple[str, ...] = ()
     """The servers that this client may use; empty for all."""
     token: str = field(default="", repr=False)
-    """The digest of the token. Revoking it ends all sessions and streams that were opened with it, even if
+    """The digest of the token. Revoking a token ends all sessions and streams that were opened with it, even if
     the client has other tokens."""
 
     def may_use(self, server: str) -> bool:
@@ -284,7 +284,7 @@ def find_routing_mismatch(headers: Headers, message: ParsedMessage) -> str:
 
 
 def select_declared_headers(lines: bytes, definition: Any, arguments: Any) -> bytes:
-    """Select the ``mcp-param-`` header lines that the tool declares; only those are forwarded.
+    """Select the ``mcp-param-`` header lines that the tool declares. Other lines are not forwarded.
 
     Raises `HeaderMismatch` if a header differs from its argument.
     """

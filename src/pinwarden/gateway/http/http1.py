@@ -124,7 +124,7 @@ class RequestReader:
         return ready
 
     def _is_head_too_long(self, data: bytes) -> bool:
-        """Whether the head itself exceeds the limit, without the part of the body that arrived with it."""
+        """Whether the head exceeds the limit, not counting the part of the body that arrived with the head."""
         before = self._head_bytes - len(data)
         end = data.find(b"\r\n\r\n")
         return end < 0 or before + end > self._limits.max_head_bytes

@@ -6,7 +6,7 @@ from pinwarden.core.record import Record
 
 
 class HttpLimits(Record):
-    """The limits of one gateway. Some of them can be set with options of ``pinwarden gateway``."""
+    """The limits of one gateway. Some limits can be set with options of ``pinwarden gateway``."""
 
     max_head_bytes: int = 32 * 1024
     """Maximum size of a request line with its headers. In practice it is below 4 KiB, even with a long token."""
@@ -24,7 +24,7 @@ class HttpLimits(Record):
     """Server messages up to this size are checked on the event loop, longer messages on a thread. Checking a list of
     5,000 tools takes a second, and other clients must not wait for it."""
     max_client_slow_messages: int = 64
-    """Maximum number of one client's long messages that wait for a thread. Further ones get an error or status 503."""
+    """Maximum number of one client's long messages that wait for a thread. Further messages get an error."""
     slow_message_seconds: float = 30.0
     """How long a message may wait for a thread before it gets an error. Clients wait about a minute."""
     max_messages_at_once: int = 16
@@ -38,7 +38,7 @@ class HttpLimits(Record):
     max_upstream_streams: int = 256
     """Maximum number of event streams from one remote server. The remaining connections are reserved for requests."""
     max_client_streams: int = 128
-    """Maximum number of event streams from one remote server to one client. Further ones get an error immediately."""
+    """Maximum number of event streams from one remote server to one client. Further streams get an error."""
     max_sessions: int = 1000
     """Maximum number of sessions with a handshake. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200

@@ -20,7 +20,7 @@ class BudgetHolder(Protocol):
     def pending_bytes(self) -> int:
         """Bytes of its messages."""
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """Drop all messages: the budget is exceeded, and this holder has the most bytes."""
 
 
@@ -52,7 +52,7 @@ class MemoryBudget:
             largest = max(self._holders, key=lambda holder: holder.pending_bytes)
             self.remove(largest)
             self.overflows += 1
-            largest.overflow()
+            largest.on_overflow()
 
 
 class BodyBudget:

@@ -2,8 +2,8 @@
 
 Lists contain the items of all servers, with the server's name as prefix: ``server__name`` for tools and prompts,
 ``server+uri`` for resources. A slug contains neither separator, so no server can use the names of another. A request
-goes to the server in its prefix, without the prefix. All messages of a server pass its session first, as at its own
-path.
+goes to the server that its prefix names, with the prefix removed. All messages of a server pass its session first, as
+at its own path.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 2. Decide. The session returns a `SessionOutput`: the events to record and the messages to send.
 3. Record. `_record_and_send` writes the audit events. A refusal is sent only after it is durable, so it continues in a
    task (`_refuse`) while other messages pass.
-4. Send. `_send_to_server` hands a message to the transport. `_send_to_client` hands it to the request that waits for
-   it, or to the notification stream.
+4. Send. `_send_to_server` hands a message to the transport. `_send_to_client` hands a message to the request that waits
+   for it, or to the notification stream.
 
 Three paths lead through these steps:
 
@@ -86,7 +86,7 @@ class Decision:
 
 
 class MessageRelay(ABC):
-    """Lets the session decide about each message, records the decision, and sends what the session allows.
+    """Lets the session decide about each message, records the decision, and sends the allowed messages.
 
     `Conversation` adds cancelled and failed requests, timers, and the end of the conversation.
     """
@@ -441,7 +441,7 @@ class MessageRelay(ABC):
     ) -> bytes | None:
         """Return the ``mcp-param-`` header lines that the called tool declares.
 
-        If one of them contradicts the arguments, fail the call and return None.
+        If a header contradicts the arguments, fail the call and return None.
         """
         name = message.params.get("name") if message.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None

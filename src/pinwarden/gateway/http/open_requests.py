@@ -63,8 +63,8 @@ class OpenRequests:
     ) -> tuple[ParsedMessage, RequestId]:
         """Add a request. Returns the message and the id for the server.
 
-        If another request uses the same id or progress token, both are rewritten. In a shared process they are always
-        rewritten, because another client may use the same ones.
+        If another request uses the same id or progress token, both are rewritten. In a shared process, ids and tokens
+        are always rewritten, because other clients may use the same values.
         """
         token = message.progress_token
         if shared or self.is_id_in_use(request_id) or (token is not None and token in self._tokens):

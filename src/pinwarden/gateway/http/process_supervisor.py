@@ -81,7 +81,7 @@ class ProcessSlots:
         )
         """The error for a client that gets no slot."""
         self._holders: set[SlotHolder] = set()
-        """The processes in slots, without those that are being evicted."""
+        """The processes in slots, except processes that are being evicted."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.occupied = 0
         """Occupied slots, including processes that are ending."""

@@ -157,7 +157,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Bytes that the server has not read."""
         return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """End the process, because the shared budget is exceeded and most queued bytes are for this server."""
         self._drop_unread()
         self._fail(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
@@ -477,7 +477,7 @@ class LineReader(asyncio.Protocol):
         """Bytes of the partial line."""
         return len(self._partial)
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """Drop the partial line, because the shared budget is exceeded and this line is the largest message."""
         self._drop()
         if self._on_too_long is not None:

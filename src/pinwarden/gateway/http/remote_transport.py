@@ -253,7 +253,7 @@ class RemoteTransport:
             if not self._notifications:
                 self._budget.remove(self)
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """End the conversation, because the shared budget is exceeded and most queued bytes are for this server."""
         self._drop_notifications()
         self._owner.on_server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
@@ -298,7 +298,7 @@ class RemoteTransport:
         self._handshaken = True
 
     def start_session_check(self, post: _PostListener, status: int) -> bool:
-        """Check whether the server still knows the session, if the status is unclear. Returns whether a check runs.
+        """Check whether the server still knows the session, if the status is unclear. Returns whether a check started.
 
         In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
         have other causes, so a ping checks the session. If this method returns True, the result is passed to

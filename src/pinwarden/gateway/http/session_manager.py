@@ -66,7 +66,7 @@ class AnyConversation(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is open and no stream counts as use."""
+        """Whether the conversation has no open request, and no stream that counts as use."""
 
     def end_stream(self) -> None:
         """End all open event streams: notifications and subscriptions."""
@@ -210,7 +210,7 @@ class Upstream:
 
 
 class ClientSession:
-    """A session of the handshake era. Only the client that opened it may use it."""
+    """A session of the handshake era. Only the client that opened the session may use it."""
 
     def __init__(self, session_id: str, client: GatewayClient, route: Route, conversation: AnyConversation) -> None:
         self.id = session_id

@@ -18,22 +18,32 @@ _ENTRY_BYTES = 512  # memory of one queue entry, in addition to the message
 class SessionQueue:
     """Runs the work of one session in order: functions directly, and coroutines (slow work) in a task."""
 
-    __slots__ = ("_budget", "_max_bytes", "_on_error", "_queue", "_slow", "_task", "busy", "overflow", "pending_bytes")
+    __slots__ = (
+        "_budget",
+        "_max_bytes",
+        "_on_error",
+        "_queue",
+        "_slow",
+        "_task",
+        "busy",
+        "on_overflow",
+        "pending_bytes",
+    )
 
     def __init__(
         self,
         max_bytes: int,
         budget: MemoryBudget,
-        overflow: Callable[[], None],
+        on_overflow: Callable[[], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
-        """``overflow`` is called if the shared budget is exceeded and this queue is the largest.
+        """``on_overflow`` is called if the shared budget is exceeded and this queue is the largest.
 
         ``on_error`` is called with an exception that slow or queued work raised.
         """
         self._max_bytes = max_bytes
         self._budget = budget
-        self.overflow = overflow
+        self.on_overflow = on_overflow
         self._on_error = on_error
         self._queue: deque[tuple[int, Callable[[], None]]] = deque()
         self._slow: Coroutine[Any, Any, None] | None = None

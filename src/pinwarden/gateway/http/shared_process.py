@@ -378,7 +378,7 @@ class SharedTransport:
         """Bytes in the queue."""
         return self._queued_bytes
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """End only this conversation, because the shared budget is exceeded and its queue is the largest."""
         self._drop_queue()
         self.owner.on_server_lost(_UNREAD)

@@ -291,7 +291,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Bytes of the incomplete response."""
         return len(self._body) + (0 if self._events is None else self._events.buffered_bytes)
 
-    def overflow(self) -> None:
+    def on_overflow(self) -> None:
         """Fail the request, because the shared budget is exceeded and this response is the largest message."""
         self._counted = 0
         self._fail_and_abort("the memory budget for incomplete responses is exceeded, and this response is the largest")

@@ -35,7 +35,7 @@ class SessionOutput:
         self.to_server = to_server
         self.events = events
         self.durable = durable
-        """Whether the events must be on disk before a message is sent, because one of them is a refusal."""
+        """Whether the events include a refusal, so that they must be on disk before a message is sent."""
         self.sightings = sightings
         """Verdicts about definitions that are new in this session, or that came back after another definition of the
         same item. A definition whose action is not ``allow`` becomes pending review."""

@@ -43,7 +43,7 @@ def build_member_removals(text: str, offset: int, removed: Container[str]) -> li
 
 
 def _build_removals(spans: Sequence[JsonSpan], removed: Container[int], content_start: int) -> list[Edit]:
-    """Return edits that remove members or elements with the comma before them; for the first ones, the comma after."""
+    """Return edits that remove members or elements with the preceding comma; at the start, with the following one."""
     edits: list[Edit] = []
     end = content_start
     keeps_any = False

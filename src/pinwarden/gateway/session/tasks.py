@@ -36,7 +36,7 @@ class TaskRegistry:
         self._lock = Lock()
 
     def remember(self, result: Any, tool: str, client: str = "") -> None:
-        """Remember the tool of a task, if the result of a call announces one in the form of either revision."""
+        """Remember the tool of a task, if the result of a call announces a task in the form of any revision."""
         for task in (result, result.get("task") if type(result) is dict else None):
             task_id = task.get("taskId") if type(task) is dict else None
             if type(task_id) is str and len(task_id) <= _MAX_ID_LENGTH:

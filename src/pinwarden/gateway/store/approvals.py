@@ -68,7 +68,7 @@ _MARKS = ", ".join("?" for _ in field_names(StoredApproval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
 ChangeMark = tuple[int, int, int]
-"""Count, maximum and sum of the sequence numbers. At least one of them differs after every change."""
+"""Count, maximum and sum of the sequence numbers. Every change alters at least one of the three values."""
 
 
 def assign_name(approval: StoredApproval) -> StoredApproval:

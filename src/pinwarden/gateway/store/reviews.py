@@ -78,7 +78,7 @@ class Reviews:
         self._database = database
 
     def add(self, reviews: Iterable[Review]) -> list[Review]:
-        """Add changes that are pending review. Returns those that are new.
+        """Add changes that are pending review. Returns the new changes.
 
         A change that a person approved or rejected keeps that decision. Another pending change of the same item is
         superseded; if the server serves it again, it is pending again.
@@ -204,7 +204,7 @@ def _parse_review(row: Row) -> Review:
 
 
 class SightingRecorder:
-    """Stores the definitions that one server serves, and adds reviews for unapproved ones."""
+    """Stores the definitions that one server serves, and adds reviews for unapproved definitions."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class Tokens:
         return [token for token in self.list_all() if token.revoked_at is None]
 
     def revoke(self, name: str, at: str) -> list[GatewayToken]:
-        """Revoke the token with this id, or all tokens of the client with this name. Returns those that were valid."""
+        """Revoke the token with this id, or all tokens of the client with this name. Returns the revoked tokens."""
         tokens = [token for token in self.list_all() if name in (token.client, token.id, token.digest)]
         if not tokens:
             raise PinwardenError("TOKEN_UNKNOWN", f"there is no token or client {name[:80]!a}", hint=_LIST_HINT)

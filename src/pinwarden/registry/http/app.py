@@ -275,7 +275,7 @@ class FileCache:
         return file
 
     def add(self, path: str, file: RegistryFile) -> None:
-        """Add a file, and evict the least recently used ones beyond the limit."""
+        """Add a file, and evict the least recently used files beyond the limit."""
         if len(file.body) > MAX_CACHED_FILE or path in self._files:
             return
         self._files[path] = file

@@ -89,7 +89,7 @@ def _check_count(items: list[Any], kind: ItemKind, max_items: int | None) -> Non
 def _split_members(
     text: bytes, limits: Limits, problem: PinwardenError, raw_member: str | None = None
 ) -> dict[str, Any]:
-    """Split an object that is not strict JSON into members, and parse all except the raw ones.
+    """Split an object that is not strict JSON into members, and parse all members except the raw members.
 
     The raw members are ``raw_member``, or else ``result`` and ``params``. Raises if a member is repeated.
     """

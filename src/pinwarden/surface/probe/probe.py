@@ -52,7 +52,7 @@ class ProbeOptions(Record):
     """Whether the probe may use http:// for hosts other than this machine."""
     allow_redirects: bool = False
     env_allow: tuple[str, ...] = ()
-    """Names of environment variables that the command inherits in addition to the default ones."""
+    """Names of environment variables that the command inherits in addition to the default variables."""
     send_only: tuple[str, ...] | None = None
     """Names of the environment variables that may be sent in the URL and headers; None allows all.
 
@@ -145,7 +145,7 @@ class _OpenTransports:
                 self._transports.discard(transport)
 
     def abort(self) -> None:
-        """End all running probes, and prevent new ones."""
+        """End all running probes, and prevent new probes."""
         with self._lock:
             self._aborted = True
             transports = list(self._transports)
