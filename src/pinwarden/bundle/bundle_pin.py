@@ -53,7 +53,7 @@ class BundlePin(Record):
     literal: bool = False
     """Whether the bundle was accepted in literal mode."""
     surface_from: str | None = None
-    """Who probed the server for its surface: ``here`` or ``registry``; None if it was not probed."""
+    """Where the surface was probed: ``here`` (on this machine) or ``registry``; None if it was not probed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """The provenance of the acceptance, as JSON."""
 

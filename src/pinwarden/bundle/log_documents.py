@@ -42,7 +42,7 @@ class Constraints(Record):
 
 
 class Pointer(Record):
-    """The bundle of one tool on one channel."""
+    """Names the bundle that a registry serves for one tool on one channel."""
 
     tool: str
     channel: str

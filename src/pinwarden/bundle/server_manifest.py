@@ -39,7 +39,7 @@ class ServerManifest(Record):
     version: str
     runtime: str
     entry: str
-    """Relative to the root of the archive, and inside it."""
+    """The path of the entry point, relative to the root of the archive."""
     description: str | None
     author: str | None
     document: Mapping[str, Any] = field(repr=False)

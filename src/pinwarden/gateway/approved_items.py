@@ -33,7 +33,7 @@ class Definition(Protocol):
 
     @property
     def expected(self) -> str:
-        """The digests approved before, separated by spaces."""
+        """The previously approved digests, separated by spaces."""
 
     @property
     def definition(self) -> str:

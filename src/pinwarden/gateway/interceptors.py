@@ -131,7 +131,7 @@ _USES = {
     "resources/read": (RESOURCE, "uri"),
     "resources/subscribe": (RESOURCE, "uri"),
 }
-"""By method, the kind of the item that a request uses and the member with its key."""
+"""The kind of the item that a request uses, and the member with the item's key, by method."""
 _SERVER_METHODS = (SAMPLING, ELICITATION, ROOTS)
 EVENTS = (*LIST_METHODS, *_USES, *_SERVER_METHODS)
 """The events that these interceptors handle."""

@@ -572,7 +572,7 @@ class _Baseline(Protocol):
         """Raise if an approval could not be written."""
 
     def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
-        """Replace approved surfaces. Raises if they changed since they were read."""
+        """Replace approved surfaces. Raises if the surfaces changed since they were read."""
 
 
 class _LockBaseline:

@@ -118,21 +118,21 @@ class GatewayState:
 
     @cached_property
     def reviews(self) -> Reviews:
-        """Changes pending review, and decisions."""
+        """The store of changes that are pending review, and of decisions about them."""
         from pinwarden.gateway.store.reviews import Reviews
 
         return Reviews(self._database)
 
     @cached_property
     def trusted_surfaces(self) -> TrustedSurfaces:
-        """Surfaces trusted on first use."""
+        """The store of surfaces that were trusted on first use."""
         from pinwarden.gateway.store.approvals import TrustedSurfaces
 
         return TrustedSurfaces(self._database)
 
     @cached_property
     def observed_definitions(self) -> ObservedDefinitions:
-        """Definitions that servers served."""
+        """The store of definitions that servers served."""
         from pinwarden.gateway.store.reviews import ObservedDefinitions
 
         return ObservedDefinitions(self._database)

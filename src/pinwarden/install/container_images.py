@@ -47,7 +47,7 @@ class ImageInstall(Record):
     policies: Policies
     lock_options: LockOptions
     probe: ProbeOptions | None = None
-    """If given, Pinwarden starts the image by its digest to record its surface."""
+    """The options of a probe that records the image's surface; None to lock the image without starting it."""
 
 
 def install_image(request: ImageInstall, context: FetchContext) -> Report:

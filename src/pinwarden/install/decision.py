@@ -176,7 +176,7 @@ class InstallChecks:
     def check_archive(
         self, documents: BundleDocuments, archive: bytes, published: PublishedVersion | None
     ) -> OpenedBundle:
-        """Verify every byte of the archive against the manifest, and its hash against the published one."""
+        """Verify every byte of the archive against the manifest, and the archive's hash against the published hash."""
         with self.fail_check_on_error(BYTES_CHECK):
             opened = open_bundle(documents, archive)
             if published is not None:

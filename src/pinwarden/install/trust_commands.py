@@ -137,7 +137,7 @@ def _find_or_parse_key(store: TrustStore, text: str) -> TrustedKey:
 
 
 def list_trust(path: Path) -> Report:
-    """List the trust store in the report of ``pinwarden trust list``."""
+    """Return the report of ``pinwarden trust list``: all trusted and revoked keys."""
     store = load_trust(path)
     registries, keys = plural(len(store.registries), "registry", "registries"), plural(len(store.keys), "key")
     return _build_report(

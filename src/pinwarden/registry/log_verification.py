@@ -335,7 +335,7 @@ class LoggedPointer(Record):
 
 
 class LoggedKeyChange(Record):
-    """A key rotation and the index of its entry."""
+    """A key change, with the index of its log entry."""
 
     seq: int
     old: PublicKey
@@ -349,7 +349,7 @@ class LogState(Record):
     key: PublicKey
     """The key that signs the head and later entries."""
     key_changes: tuple[LoggedKeyChange, ...] = ()
-    """The rotations that led to ``key``."""
+    """The key changes that led to ``key``."""
     edge: Frontier = field(default_factory=Frontier)
     checkpoint: str = ""
     """The last verified checkpoint note, kept as evidence."""

@@ -206,7 +206,7 @@ class AuditLog:
         self._has_events.set()
 
     def _get_template_word(self, template: AuditEvent) -> int:
-        """Return the first word of calls of a template.
+        """Return the first word of a template's call records in the journal.
 
         The journal keeps the template alive, so its ``id()`` stays unique.
         """

@@ -28,9 +28,9 @@ from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
 ITEM_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""By method, the parameter that names the tool, prompt or resource."""
+"""The parameter that names the tool, prompt or resource, by method."""
 ROUTING_PARAMETERS = {**ITEM_NAME_PARAMETERS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
-"""By method, the parameter that the header Mcp-Name repeats."""
+"""The parameter that the header Mcp-Name repeats, by method."""
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""

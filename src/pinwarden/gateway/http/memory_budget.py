@@ -31,7 +31,7 @@ class MemoryBudget:
         self._max_bytes = max_bytes
         self._holders: set[BudgetHolder] = set()
         self.overflows = 0
-        """How often the budget was exceeded, so that a holder had to drop its messages."""
+        """How often a holder had to drop its messages, because the budget was exceeded."""
 
     @property
     def pending_bytes(self) -> int:

@@ -38,9 +38,9 @@ class StatusPages:
         self._connections = connections
         self._count_waiting_events = count_waiting_events
         self.problems: list[Callable[[], str]] = []
-        """Each returns why the gateway is not ready, or an empty string."""
+        """Functions that return why the gateway is not ready, or an empty string."""
         self.warnings: list[Callable[[], str]] = []
-        """Each returns a warning about a gateway that is ready, or an empty string."""
+        """Functions that return a warning about a gateway that is ready, or an empty string."""
 
     def build_health_page(self, _: GatewayClient | None) -> tuple[int, str, bytes]:
         """Report that the process responds."""

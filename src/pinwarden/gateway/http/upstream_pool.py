@@ -43,7 +43,7 @@ class UpstreamPool:
         self._queue: deque[UpstreamRequest] = deque()
         self._max_per_client = limits.max_client_upstream_connections
         self._deferred: deque[UpstreamRequest] = deque()
-        """Requests of clients that use all connections they may use."""
+        """Requests of clients that have reached their connection limit."""
         self._destinations: tuple[Destination, ...] = ()
         self._tls = create_tls_context(None) if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
