@@ -48,7 +48,7 @@ class OciNetwork:
         self.fetcher = fetcher
         self._settings = settings
 
-    def endpoint(self, reference: ImageReference) -> ServiceEndpoint:
+    def get_endpoint(self, reference: ImageReference) -> ServiceEndpoint:
         """Return the registry endpoint of a reference."""
         return find_registry_endpoint(reference, self._settings, configured_by="argument")
 
@@ -100,7 +100,7 @@ def push_bundle(
     reference = parse_bundle_reference(address)
     if reference.digest is not None:
         raise PinwardenError("USAGE", "push a bundle under a tag, not a digest; the registry computes the digest")
-    digest = push_parts(OciPushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
+    digest = push_parts(OciPushRegistry(reference, net.fetcher, net.get_endpoint(reference)), parts, annotations)
     return Report(
         command="bundle push",
         subject=documents.descriptor.name,
@@ -194,7 +194,7 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
 
 def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
     """Download a bundle and verify every byte against its documents. Nothing is written."""
-    pulled = pull_parts(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
+    pulled = pull_parts(OciRegistry(reference, net.fetcher, net.get_endpoint(reference)))
     documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
     if documents.descriptor.media_type != pulled.parts.media_type:
         raise PinwardenError("IMAGE_INVALID", f"the media type of {reference}'s archive differs from its descriptor")

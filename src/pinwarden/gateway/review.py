@@ -320,7 +320,7 @@ def _write_plans(
 
 def _undo_approval(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
     _withdraw_approvals(state, reviews, approver, now)
-    state.reviews.reopen([_with_decision(review, APPROVED, approver, now) for review in reviews])
+    state.reviews.reopen([_set_decision(review, APPROVED, approver, now) for review in reviews])
 
 
 def _withdraw_approvals(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
@@ -536,7 +536,7 @@ def _record_decision(state: GatewayState, reviews: Sequence[Review], approver: A
 
 
 def _build_decision_report(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
-    decided = [_with_decision(review, state, approver, now) for review in reviews]
+    decided = [_set_decision(review, state, approver, now) for review in reviews]
     return Report(
         command=command,
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
@@ -550,7 +550,7 @@ def _build_decision_report(command: str, reviews: Sequence[Review], state: str, 
     )
 
 
-def _with_decision(review: Review, state: str, approver: Approver, now: str) -> Review:
+def _set_decision(review: Review, state: str, approver: Approver, now: str) -> Review:
     return replace(review, state=state, decided=now, decided_by=approver.by, why=approver.reason)
 
 

@@ -61,14 +61,14 @@ class FolderArchiveStore(ArchiveStore):
 
     def has(self, cid: str) -> bool:
         """Whether the folder has the file of this archive."""
-        return self._path(cid).is_file()
+        return self._get_path(cid).is_file()
 
     def find_path(self, cid: str) -> Path | None:
         """Return the path of an archive's file; None if the archive is not stored."""
-        return self._path(cid) if self.has(cid) else None
+        return self._get_path(cid) if self.has(cid) else None
 
     def _put(self, cid: str, data: bytes) -> None:
-        path = self._path(cid)
+        path = self._get_path(cid)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as err:
@@ -76,8 +76,8 @@ class FolderArchiveStore(ArchiveStore):
         write_atomically(path, data)
 
     def _get(self, cid: str, max_bytes: int) -> bytes | None:
-        return read_file(self._path(cid), max_bytes) if self.has(cid) else None
+        return read_file(self._get_path(cid), max_bytes) if self.has(cid) else None
 
-    def _path(self, cid: str) -> Path:
+    def _get_path(self, cid: str) -> Path:
         text = str(Cid.parse(cid))
         return self._folder / text[-2:] / text

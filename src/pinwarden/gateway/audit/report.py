@@ -40,7 +40,7 @@ class EntryFilter(Record):
         """Whether the entry is selected."""
         return self.server in ("", entry.event.server) and (not self.kinds or entry.event.kind in self.kinds)
 
-    def required_members(self) -> list[list[tuple[str, str]]]:
+    def list_required_members(self) -> list[list[tuple[str, str]]]:
         """Return groups of members that selected entries have, as `chain.read_newest_entries` expects them."""
         server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
         return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
@@ -126,7 +126,7 @@ def _build_empty_error(path: Path) -> PinwardenError:
 
 def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
     """Return the newest selected entries, in log order."""
-    entries = audit_chain.read_newest_entries(state.audit_database, selected.required_members())
+    entries = audit_chain.read_newest_entries(state.audit_database, selected.list_required_members())
     return list(reversed(list(_select_entries(entries, count, selected))))
 
 

@@ -176,11 +176,11 @@ class _HandshakeSink(_ForwardingSink):
 
     def respond(self, message: ParsedMessage, status: int) -> None:
         if "error" in message.members and isinstance(self._session.route, Upstream):
-            asyncio.get_running_loop().call_soon(self._bridge, self._session.route, message, status)
+            asyncio.get_running_loop().call_soon(self._continue_over_bridge, self._session.route, message, status)
         else:
             super().respond(message, status)
 
-    def _bridge(self, upstream: Upstream, error_response: ParsedMessage, status: int) -> None:
+    def _continue_over_bridge(self, upstream: Upstream, error_response: ParsedMessage, status: int) -> None:
         failed, session = self._session.conversation, self._session
         session.conversation = self._manager.open_conversation(BridgedRoute(upstream), session.client)
         failed.close("the handshake failed")

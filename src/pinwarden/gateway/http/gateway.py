@@ -354,12 +354,12 @@ class KnownClients:
 
     async def load(self) -> dict[str, GatewayClient]:
         """Read the clients at start-up. Raises if the tokens cannot be read."""
-        return await self._query()
+        return await self._query_tokens()
 
     async def reload(self, access: Access) -> None:
         """Read the tokens again, and admit exactly the clients with a valid token."""
         earlier, self._reading = self._reading, None
-        reading = earlier or asyncio.ensure_future(self._query())
+        reading = earlier or asyncio.ensure_future(self._query_tokens())
         done, _ = await asyncio.wait({reading}, timeout=self._seconds if earlier is None else 0)
         if not done:
             self._reading = reading  # no second query while the first one runs
@@ -381,7 +381,7 @@ class KnownClients:
             self._reading.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _query(self) -> dict[str, GatewayClient]:
+    async def _query_tokens(self) -> dict[str, GatewayClient]:
         query = partial(asyncio.get_running_loop().run_in_executor, self._thread, self._read)
         try:
             tokens = await query()

@@ -240,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._unread, self._offset, self._body = b"", 0, b""
         self._messages.clear()
         self._events = None
-        self._leave_budget()
+        self._remove_from_budget()
 
     def _feed(self) -> int:
         """Parse the next received bytes. Returns their number."""
@@ -303,7 +303,7 @@ class UpstreamConnection(asyncio.Protocol):
             budget.add(self)
             budget.enforce()
 
-    def _leave_budget(self) -> None:
+    def _remove_from_budget(self) -> None:
         if self._counted and self._pool.budget is not None:
             self._pool.budget.remove(self)
         self._counted = 0
@@ -392,7 +392,7 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             return
         outgoing.upstream = None
-        self._leave_budget()
+        self._remove_from_budget()
         body, self._body = self._body, b""
         is_document = self._events is None
         self._events = None
