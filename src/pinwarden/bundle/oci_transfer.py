@@ -304,7 +304,7 @@ def pull_parts(registry: OciRegistry) -> PulledBundle:
     reference = registry.reference
     document = registry.fetch_document(reference.digest if reference.digest is not None else reference.tag_or_digest)
     if document is None:
-        raise PinwardenError("ARTIFACT_MISSING", f"the registry has no {reference}")
+        raise PinwardenError("ARTIFACT_MISSING", f"the registry does not have {reference}")
     if not document.is_verified:
         raise PinwardenError(
             "ARTIFACT_MISMATCH",

@@ -72,7 +72,7 @@ class FolderArchiveStore(ArchiveStore):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+            raise PinwardenError("FILE_UNWRITABLE", f"{path.parent} cannot be written: {err.strerror or err}") from err
         write_atomically(path, data)
 
     def _get(self, cid: str, max_bytes: int) -> bytes | None:

@@ -113,4 +113,4 @@ def _replace_file(path: Path, data: bytes) -> None:
         fresh.replace(path)
     except OSError as err:
         fresh.unlink(missing_ok=True)
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err

@@ -201,7 +201,7 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
     try:
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder} cannot be created: {err.strerror or err}") from err
     database, blobs = open_registry_database(settings), open_archive_store(settings)
     try:
         return _open_with_stores(settings, signer, database, blobs)
@@ -247,7 +247,7 @@ def _open_exclusively(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err
     try:
         while not try_lock_file(descriptor):
             if monotonic() > deadline:
@@ -271,7 +271,9 @@ def activate_next_key(folder: Path) -> None:
     try:
         (folder / NEXT_KEY_FILE).replace(folder / KEY_FILE)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror or err}") from err
+        raise PinwardenError(
+            "FILE_UNWRITABLE", f"{folder / KEY_FILE} cannot be replaced: {err.strerror or err}"
+        ) from err
 
 
 def _load_own_key(folder: Path, database: Database) -> Signer:
