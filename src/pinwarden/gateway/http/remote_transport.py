@@ -298,7 +298,7 @@ class RemoteTransport:
         self._handshaken = True
 
     def start_session_check(self, post: _PostListener, status: int) -> bool:
-        """Check whether the server still knows the session, if the status is unclear. Returns whether a check started.
+        """Handle a status that may mean that the server does not know the session. Returns False for any other status.
 
         In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
         have other causes, so a ping checks the session. If this method returns True, the result is passed to
