@@ -233,13 +233,13 @@ def _widen_policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> Inst
     check_pinned_descriptor(pin, store)
     return replace(
         policy,
-        network=_select_wider(policy.network, pin.policy.network),
-        filesystem=_select_wider(policy.filesystem, pin.policy.filesystem),
-        exec=_select_wider(policy.exec, pin.policy.exec),
+        network=_select_wider_permission(policy.network, pin.policy.network),
+        filesystem=_select_wider_permission(policy.filesystem, pin.policy.filesystem),
+        exec=_select_wider_permission(policy.exec, pin.policy.exec),
     )
 
 
-def _select_wider(first: str, second: str) -> str:
+def _select_wider_permission(first: str, second: str) -> str:
     return first if _PERMISSION_ORDER[first] >= _PERMISSION_ORDER[second] else second
 
 

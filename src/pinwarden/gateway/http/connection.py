@@ -231,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
         reply, self._current = self._current, None
         if reply is not None:
             self._detach(reply)
-        self._release()
+        self._release_body_budget()
         for timer in (self._timer, self._pinger):
             if timer is not None:
                 timer.cancel()
@@ -373,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
             reply.on_finished = partial(self.owner.body_budget.release, self.client)
         reply.handle_disconnect()
 
-    def _release(self) -> None:
+    def _release_body_budget(self) -> None:
         self.owner.body_budget.release(self.client, self._reserved)
         self._reserved = 0
 
@@ -381,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
         """End the current request. The next pipelined request starts after other connections had a turn."""
         self._current = None
         if self._reserved and not self._waiting and not self._reader.in_request:
-            self._release()
+            self._release_body_budget()
         if self._pinger is not None:
             self._pinger.cancel()
             self._pinger = None

@@ -58,8 +58,8 @@ class SharedTransportOwner(TransportOwner, Protocol):
 def allows_sharing(server: Any) -> bool:
     """Whether clients can share a process of a server with this response to ``server/discover``.
 
-    A capability that is not in `_CAPABILITIES` prevents sharing: tasks and extensions may belong to a connection, and log
-    messages on stdio name no request.
+    A capability that is not in `_CAPABILITIES` prevents sharing: tasks and extensions may belong to a connection, and
+    log messages on stdio name no request.
     """
     capabilities = server.get("capabilities") if isinstance(server, dict) else None
     return isinstance(capabilities, dict) and _CAPABILITIES.issuperset(capabilities)
