@@ -76,7 +76,7 @@ class SharedApprovals:
         *,
         applies: bool = True,
     ) -> None:
-        """``place`` is the host and lockfile of the gateway. Approvals from there are in the lock already.
+        """``place`` is the host and lockfile of the gateway. Approvals from that place are already in the lock.
 
         Without ``applies``, the gateway applies no shared approvals, and only reports that to the database.
         """

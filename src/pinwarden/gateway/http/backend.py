@@ -364,7 +364,7 @@ class ServerRequests:
         return len(self._open)
 
     def register(self, backend: Backend, message: ParsedMessage) -> ParsedMessage:
-        """Register a request of a server. Returns it with the id for the client."""
+        """Register a request of a server. Returns the request with the id that the client sees."""
         same_server = [client_id for client_id, (sender, _) in self._open.items() if sender is backend]
         if len(same_server) >= self._max_open:
             del self._open[same_server[0]]

@@ -395,7 +395,7 @@ class CachedRoute:
         """The content length that the head announces."""
 
     def set_stateless(self, version: str, name: str) -> None:
-        """Set the protocol version and tool name of the headers, with which each message must agree."""
+        """Set the protocol version and tool name from the headers. Each message must agree with both."""
         self._version = version
         self._name = name
 

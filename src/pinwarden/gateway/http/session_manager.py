@@ -333,7 +333,7 @@ class SessionManager:
                 asyncio.get_running_loop().call_exception_handler(context)
                 conversation.close("the gateway failed with an internal error")
             if conversation.is_idle and conversation.last_used < unused_since:
-                conversation.close("the session was not used for too long")
+                conversation.close("the session was idle for too long")
         self._conversations = {conversation for conversation in self._conversations if not conversation.closed}
         self._sessions = {key: session for key, session in self._sessions.items() if not session.conversation.closed}
         self._stateless = {
