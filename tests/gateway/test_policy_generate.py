@@ -84,7 +84,7 @@ def test_a_server_of_the_same_name_in_another_project_is_not_proposed_if_reviews
     world.record("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
     report = world.json("policy", "generate")
     assert sorted(allowed["item"] for allowed in report["allow"]) == ["read", "search"]
-    assert "1 definition of servers of the same name left out" in world.run("policy", "generate").err
+    assert "1 definition left out, because only other projects" in world.run("policy", "generate").err
     everywhere = world.json("policy", "generate", "--all")
     assert sorted(allowed["item"] for allowed in everywhere["allow"]) == ["find_notes", "read", "search"]
 
