@@ -240,7 +240,7 @@ class TrustStore(Record):
         return matches[0] if len(matches) == 1 else None
 
     def find_replaced_key(self, key_id: str) -> ReplacedKey | None:
-        """The record of a replaced key; None if no registry replaced it."""
+        """Return the record of a replaced key; None if no registry replaced the key."""
         return next(
             (
                 replaced
@@ -252,7 +252,7 @@ class TrustStore(Record):
         )
 
     def find_revoked_key(self, key_id: str) -> RevokedKey | None:
-        """The record of a revoked key; None if it is not revoked."""
+        """Return the record of a revoked key; None if the key is not revoked."""
         return next((revoked for revoked in self.revoked if revoked.key_id == key_id), None)
 
 

@@ -21,7 +21,7 @@ class Definition(Protocol):
 
     @property
     def entity(self) -> str:
-        """tool, prompt, resource, resourceTemplate or server."""
+        """The type of the item: tool, prompt, resource, resourceTemplate or server."""
 
     @property
     def item(self) -> str:

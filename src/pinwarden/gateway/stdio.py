@@ -168,7 +168,7 @@ class StdioRelay:
 
     @contextmanager
     def _keep_input_open(self) -> Iterator[None]:
-        """Keep the server's input open while the session runs in this block, because it may release deferred messages.
+        """Keep the server's input open while the session runs in this block and may release deferred messages.
 
         After the client disconnected, the server's input is closed when a block ends and no deferred message is left.
         """

@@ -4,7 +4,7 @@ An entry is one line of canonical JSON (RFC 8785). The hash of an entry is the S
 end, and is a member of the next entry: docs/reference/audit-log.md.
 
 A chain alone cannot prove that its last entries were not removed, or that the log was not replaced as a whole.
-Comparing it with a head that is stored elsewhere detects both.
+Comparing the log with a head that is stored elsewhere detects both.
 """
 
 from __future__ import annotations

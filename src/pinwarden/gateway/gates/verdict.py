@@ -22,7 +22,7 @@ class Verdict(Record):
     """The decision about one item, server member, server request or result."""
 
     entity: str
-    """tool, prompt, resource, resourceTemplate, server, request, result, task or method."""
+    """The type of the item: tool, prompt, resource, resourceTemplate, server, request, result, task or method."""
     key: str
     """The item's name or URI; for the server: serverInfo, capabilities or instructions; otherwise the method."""
     value: Any

@@ -64,7 +64,7 @@ class SlotHolder(Protocol):
 
     @property
     def last_used(self) -> float:
-        """When its client last sent a message."""
+        """When the client of the process last sent a message."""
 
     def evict(self) -> None:
         """End the process, because another client needs its slot."""

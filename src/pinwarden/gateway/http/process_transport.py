@@ -79,7 +79,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     @property
     def last_used(self) -> float:
-        """When its client last sent a message."""
+        """When the client of the process last sent a message."""
         return self._owner.last_used
 
     def evict(self) -> None:

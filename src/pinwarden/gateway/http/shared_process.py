@@ -133,7 +133,7 @@ class SharedProcess:
         return transport
 
     def detach(self, transport: SharedTransport) -> None:
-        """Remove a conversation. The process ends with the last one."""
+        """Remove a conversation. The process ends with its last conversation."""
         self._transports.discard(transport)
         for request_id in transport.open_ids:
             self._by_id.pop(request_id, None)

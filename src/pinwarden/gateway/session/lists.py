@@ -244,8 +244,8 @@ class CheckedLists:
     ) -> None:
         """Add a complete list that the client or the gateway requested.
 
-        A list that was requested earlier than the known list may be out of date, so it is not added. If its items
-        differ from those of the known list, the gateway requests the list again.
+        A list that was requested earlier than the known list may be out of date, so it is not added. If the two lists
+        have different items, the gateway requests the list again.
         """
         known = self._lists.get(kind.member)
         if known is not None and known.problem is None and order < known.order:

@@ -39,7 +39,7 @@ class Review(Record):
     baseline: str
     """Where approvals of the server are stored: ``lock:`` and the path of the lockfile, or ``first-use``."""
     entity: str
-    """tool, prompt, resource, resourceTemplate or server."""
+    """The type of the item: tool, prompt, resource, resourceTemplate or server."""
     item: str
     """The item's key; for ``server``: serverInfo, capabilities or instructions."""
     digest: str

@@ -76,7 +76,7 @@ def read_versions_page(
 
 
 def add_version(transaction: Transaction, version: PublishedVersion) -> None:
-    """Add a version. Raises a conflict error if it exists."""
+    """Add a version. Raises a conflict error if the version exists."""
     marks = ", ".join("?" for _ in _NAMES)
     values = tuple(getattr(version, name) for name in _NAMES)
     transaction.run(f"INSERT INTO versions ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608

@@ -41,7 +41,7 @@ class AuditRow(Record):
 
 
 def add_namespace(transaction: Transaction, name: str, owner: str, now: str) -> None:
-    """Add a namespace with its first owner. Raises a conflict error if it exists."""
+    """Add a namespace with its first owner. Raises a conflict error if the namespace exists."""
     transaction.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
     set_key(transaction, name, owner, OWNER, now)
 
