@@ -1,4 +1,4 @@
-"""The CI workflows of ``init-ci`` and ``contract init``: common parts, the source of Pinwarden, writing the file."""
+"""The CI workflows of ``init-ci`` and ``contract init``: their common parts, and how the files are written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIMPLE_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 
 
 def add_install_argument(parser: ArgumentParser) -> None:
-    """``--install``: the source of Pinwarden in the job."""
+    """Add ``--install``: the source of Pinwarden in the job."""
     parser.add_argument(
         "--install",
         metavar="SPEC",
@@ -55,7 +55,7 @@ def add_install_argument(parser: ArgumentParser) -> None:
 
 
 def github_job(name: str, root: Path) -> str:
-    """The beginning of a GitHub workflow, up to the checkout: read-only, with actions pinned to commits.
+    """Return the beginning of a GitHub workflow, up to the checkout: read-only, with actions pinned to commits.
 
     It runs for pull requests and for pushes to the default branch of the repository; if git does not know which branch
     that is, for all pushes.
@@ -68,17 +68,17 @@ def github_job(name: str, root: Path) -> str:
 
 
 def gitlab_image(spec: str) -> str:
-    """The container image of a GitLab job. The slim one has no git, which pip needs for a git URL."""
+    """Return the container image of a GitLab job. The slim one has no git, which pip needs for a git URL."""
     return "python:3.13" if spec.startswith("git+") else "python:3.13-slim"
 
 
 def install_step(kind: str, spec: str) -> str:
-    """The step that installs Pinwarden."""
+    """Return the step that installs Pinwarden."""
     return _STEPS[kind].replace("{spec}", shlex.quote(spec))
 
 
 def choose_install_source(given: str | None, root: Path, command: Sequence[str]) -> str:
-    """What the job installs Pinwarden from: as the option says, or as it was installed here.
+    """Return what the job installs Pinwarden from: what the option says, or what it was installed from here.
 
     A source that was derived from a checkout is used only after a question. ``command`` is the present command line,
     which the hint completes. Raises USAGE if there is no source that works on another machine.
@@ -110,7 +110,7 @@ def update_workflow(root: Path, path: Path, text: str, *, force: bool, command: 
     """Write a workflow, or change the one that is there, and return what was done.
 
     A change is shown as a diff. A file that ``init-ci`` wrote is changed after a question; any file with ``force``.
-    ``command`` is the present command line, which the hint completes.
+    ``command`` is the current command line, which the hint extends.
     """
     from pinwarden.system.files import read_file, write_atomically
 
@@ -171,7 +171,7 @@ def _describe_unknown_source(source: InstallSource) -> str:
 
 
 def _suggest_install_source(source: InstallSource, root: Path, command: Sequence[str]) -> str:
-    """A hint with a complete command: with the commit of the checkout, or else with a wheel that is built from it."""
+    """Return a hint with a complete command: with the commit of the checkout, or else with a wheel built from it."""
     from pinwarden import __version__
 
     if source.spec is not None:
@@ -194,4 +194,4 @@ def _make_folder(root: Path, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder} cannot be created: {err.strerror or err}") from err

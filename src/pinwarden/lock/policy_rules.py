@@ -32,7 +32,7 @@ class PolicyIssue(Record):
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """Return the JSON object that reports list."""
+        """Return the issue as a JSON object, as in reports."""
         return {"code": self.code, "message": self.message}
 
 

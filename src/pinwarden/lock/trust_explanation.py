@@ -143,7 +143,7 @@ class TrustVerdict(Record):
     tier: Tier
 
     def to_json(self) -> dict[str, str]:
-        """Return the JSON object that reports contain."""
+        """Return the verdict as a JSON object, as in reports."""
         return {"verdict": self.verdict, "reason": self.reason, "detailTier": self.tier}
 
 

@@ -56,7 +56,7 @@ class TrustIssue(Record):
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """Return the JSON object that reports list."""
+        """Return the issue as a JSON object, as in reports."""
         return {"severity": self.severity, "code": self.code, "message": self.message}
 
 
@@ -68,7 +68,7 @@ class TierCap(Record):
     tier: Tier
 
     def to_json(self) -> dict[str, str]:
-        """Return the JSON object that reports list."""
+        """Return the cap as a JSON object, as in reports."""
         return {"code": self.code, "message": self.message, "tier": self.tier}
 
 
@@ -81,7 +81,7 @@ class Pillars(Record):
     metadata_completeness: int
 
     def to_json(self) -> dict[str, int]:
-        """Return the JSON object that reports contain."""
+        """Return the pillars as a JSON object, as in reports."""
         return {
             "provenance": self.provenance,
             "integrity": self.integrity,

@@ -305,7 +305,7 @@ def describe_unchanged(approval: Approval) -> str:
 
 
 def build_failure_report(server: str, err: PinwardenError) -> Report:
-    """Return the report of a server that could not be read or approved, next to others that could."""
+    """Return the report of a server that could not be read or approved."""
     row = Row(
         code=COULD_NOT_CHECK,
         severity="review",

@@ -127,7 +127,7 @@ def _is_used(project: Project) -> bool:
 
 
 def _is_owned(folder: Path) -> bool:
-    """Whether a folder belongs to this user or to root. Other systems than POSIX have no owner to compare."""
+    """Whether a folder belongs to this user or to root. Always true on systems without POSIX owners."""
     if os.name != "posix":
         return True
     try:

@@ -82,7 +82,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file. Raises FILE_EXISTS if there is one."""
+    """Write a new file. Raises FILE_EXISTS if the file exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         with os.fdopen(descriptor, "wb") as stream:
@@ -98,7 +98,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Open a new file that gets its name only when it is complete on disk. Raises FILE_EXISTS if there is one."""
+    """Open a new file that gets its name only when it is complete on disk. Raises FILE_EXISTS if the file exists."""
     from tempfile import NamedTemporaryFile
 
     try:

@@ -169,7 +169,7 @@ class Destination(Record):
 
 
 class NetworkRules(Record):
-    """What is allowed in addition to public addresses over TLS."""
+    """The addresses that may be contacted in addition to public ones over TLS."""
 
     allow_private: bool = False
     allow_plain_http: bool = False
