@@ -30,10 +30,20 @@ def play(
     questions: list[str] = []
     with AtTerminal(*arguments, cwd=world.project, env=environment, seconds=280, columns=columns) as terminal:
         while (shown := terminal.until_question()) is not None:
-            question = as_screen(shown).rsplit("\n", 1)[-1].split("? [")[0] + "?"
+            question = last_question(as_screen(shown))
             questions.append(question)
             terminal.types(answer(question))
         return Transcript(questions=questions, screen=as_screen(terminal.shown), code=terminal.ends())
+
+
+def last_question(screen: str) -> str:
+    """The question at the end of the screen, without its choices. Its lines after the first are indented."""
+    lines: list[str] = []
+    for line in reversed(screen.split("\n")):
+        lines.insert(0, line.strip())
+        if not line.startswith("  "):
+            break
+    return " ".join(lines).split("? [")[0] + "?"
 
 
 def as_screen(text: str) -> str:

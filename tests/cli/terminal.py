@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 _READY = "ready" + "-to-type"
 _END = "end" + "-of-line"
+_QUESTION_END = re.compile(r"\[q\]uit( \(Enter = \w+\))?: $")
 
 
 def typed(shell: list[str], setup: str, line: str, folder: Path, seconds: float = 240) -> list[str]:
@@ -101,10 +103,10 @@ class AtTerminal:
         """What is shown up to this text, which is waited for."""
         return _until(self._controller, text, self._deadline)
 
-    def until_question(self, ends_with: str = "[q]uit ") -> str | None:
+    def until_question(self) -> str | None:
         """What is shown up to the next question; None if the command ended instead. `shown` has the rest."""
         start = len(self.shown)
-        while not self.shown.endswith(ends_with) or len(self.shown) == start:
+        while not _QUESTION_END.search(self.shown, start):
             left = self._deadline - time.monotonic()
             ready, _, _ = select.select([self._controller], [], [], max(0.0, left))
             if not ready:

@@ -41,7 +41,7 @@ class Folder(ProjectFolder):
         shown = ""
         with self.at_terminal(*command) as terminal:
             for text in answers:
-                shown += terminal.until("[q]uit ")
+                shown += terminal.until("(Enter = ")
                 terminal.types(f"{text}\n")
             return terminal.ends(), shown
 
@@ -72,11 +72,23 @@ class TestNewServers:
     def test_one_answer_locks_and_approves_a_server_for_every_client_that_has_it(self, folder: Folder) -> None:
         code, shown = folder.answer("yes", "approve", command=("approve", "notes"))
         assert code == 0
-        assert f"Start notes ({sys.executable} " in shown.replace("\r\n", "")
+        assert f"Start 'notes' ({sys.executable} " in " ".join(shown.split())
         assert "search()" in shown
         assert "Search the notes." in shown
         assert folder.reasons() == {"notes:claude": SHOWN, "notes:cursor": SHOWN}
         assert folder.run("ci", "--live", "--allow-execute").code == 0
+
+    def test_attack_words_beyond_the_screen_are_shown_before_enter_approves_them(self, folder: Folder) -> None:
+        """Attack: hide the end of a description behind a long beginning."""
+        long = {**SEARCH, "description": f"Search the notes. {'Notes are texts. ' * 60}The last words."}
+        folder.configure(notes=folder.serve(long))
+        command = ("approve", "notes", "--allow-execute")
+        _, shown = folder.answer("skip", command=command)
+        assert ("more characters" in shown, "The last words." in shown) == (True, False)
+        code, shown = folder.answer("", "", command=command)
+        assert code == 0
+        assert "The last words." in " ".join(shown.split())
+        assert set(folder.reasons().values()) == {SHOWN}
 
     def test_all_asks_about_every_server_that_is_not_approved_and_then_about_none(self, folder: Folder) -> None:
         folder.configure(notes=folder.serve(SEARCH), files=folder.serve(READ, name="other"))
@@ -88,7 +100,7 @@ class TestNewServers:
 
     def test_a_server_that_may_not_be_started_can_be_locked_without_its_tools(self, folder: Folder) -> None:
         code, shown = folder.answer("no", "yes", command=("approve", "notes"))
-        assert (code, "Lock notes as it is configured, without its tools?" in shown) == (1, True)
+        assert (code, "Lock 'notes' as it is configured, without its tools?" in shown) == (1, True)
         assert set(folder.reasons().values()) == {"its configuration was approved; its tools were not read"}
         assert "surface" not in folder.records()["notes:claude"]
         code, _ = folder.answer("yes", "approve", command=("approve", "--all"))
@@ -161,7 +173,7 @@ class TestChanges:
         folder.configure(notes=folder.serve(CHANGED, name="newer"))
         code, shown = folder.answer("no", "no", command=("approve", "notes"))
         assert code == 1
-        assert "@newer.json" in shown[: shown.index("Start notes")]
+        assert "@newer.json" in shown[: shown.index("Start 'notes'")]
         assert folder.run("ci").code == 1
         code, _ = folder.answer("yes", "approve", command=("approve", "notes"))
         assert (code, folder.texts()) == (0, {CHANGED["description"]})
@@ -217,9 +229,9 @@ class TestInterruptions:
     def _interrupt(folder: Folder, answers: tuple[str, ...], *command: str) -> None:
         with folder.at_terminal(*command) as terminal:
             for text in answers:
-                terminal.until("[q]uit ")
+                terminal.until("(Enter = ")
                 terminal.types(f"{text}\n")
-            terminal.until("[q]uit ")
+            terminal.until("(Enter = ")
             terminal.types(AtTerminal.INTERRUPT)
             assert terminal.ends() == 130
 

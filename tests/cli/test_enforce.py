@@ -66,14 +66,16 @@ class TestPreview:
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         environment = {**world.whole_environment, "PATH": path}
         with AtTerminal("enforce", cwd=world.root, env=environment) as terminal:
-            assert '"command": "pinwarden"' in terminal.until("Edit 2 client files as shown? [Y]ES [n]o")
+            assert '"command": "pinwarden"' in terminal.until(
+                "Edit 2 client files as shown? [y]es [n]o (Enter = yes): "
+            )
             terminal.types("n\n")
             assert terminal.ends() == 1
         assert (world.files(), backups(world)) == (before, [])
         with AtTerminal("enforce", cwd=world.root, env=environment) as terminal:
-            terminal.until("[n]o")
+            terminal.until("[n]o (Enter = yes): ")
             terminal.types("\n")
-            assert "Start 1 server once first" in terminal.until("[n]o")
+            assert "Start 1 server once first" in terminal.until("[n]o (Enter = yes): ")
             terminal.types("\n")
             terminal.until("each server was started once with its new command")
             assert terminal.ends() == 0
@@ -83,10 +85,10 @@ class TestPreview:
     def test_ctrl_c_at_a_question_writes_nothing(self, world: SeveralClients, question: str) -> None:
         before = world.files()
         with AtTerminal("enforce", cwd=world.root, env=world.whole_environment) as terminal:
-            terminal.until("[n]o")
+            terminal.until("[n]o (Enter = yes): ")
             if question.startswith("Start"):
                 terminal.types("y\n")
-                terminal.until("[n]o")
+                terminal.until("[n]o (Enter = yes): ")
             terminal.types(terminal.INTERRUPT)
             assert terminal.ends() != 0
         assert (world.files(), backups(world)) == (before, [])

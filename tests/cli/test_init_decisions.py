@@ -122,7 +122,7 @@ class TestASecondInit:
         world.configure({"notes": NEWER, "helper": OTHER})
         refused = answer(world, "n\nn\n", "init")
         assert refused.code == 1
-        assert refused.err.count("as it is now? [y]es [N]O [q]uit") == 2
+        assert refused.err.count("as it is now? [y]es [n]o [q]uit (Enter = no):") == 2
         assert world.lock.read_bytes() == before
         agreed = answer(world, "y\ny\n", "init")
         assert agreed.code == 0

@@ -408,7 +408,7 @@ class TestFirstApproval:
         environment = {**os.environ, "HOME": str(world.home), "PINWARDEN_APPROVER": "reviewer"}
         for typed, code in (("\n", 1), ("approve\n", 0)):
             with AtTerminal("approve", "notes", "--allow-execute", cwd=world.root, env=environment) as terminal:
-                shown = terminal.until("[q]uit ")
+                shown = terminal.until("(Enter = ")
                 assert shown.count("~/.ssh/id_rsa") >= 1
                 assert "1 change looks like an attack" in shown
                 terminal.types(typed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from threading import Barrier, Event
 
@@ -44,7 +45,7 @@ def meeting(names: tuple[str, ...]) -> Answerer:
     barrier = Barrier(len(names))
 
     def answer(asked: Asked) -> Said:
-        name = asked.path.strip("/")
+        name = asked.path.strip("/").partition("/")[0]
         if name in names and name not in met:
             met.add(name)
             barrier.wait(WAIT)
@@ -53,8 +54,17 @@ def meeting(names: tuple[str, ...]) -> Answerer:
     return answer
 
 
-@pytest.mark.parametrize("command", ["prove", "ci"])
-def test_the_network_waits_of_several_servers_overlap(tmp_path: Path, command: str) -> None:
+def checked(user: User) -> set[str]:
+    """The servers that ``status`` says were checked."""
+    code, report = user.ask("status")
+    assert code == 0
+    return {server["name"] for server in report["servers"] if server["last_checked"] is not None}
+
+
+@pytest.mark.parametrize("command", ["prove", "ci", "fetch"])
+def test_network_waits_of_several_servers_overlap_and_verified_ones_count_as_checked(
+    tmp_path: Path, command: str
+) -> None:
     ready = Event()
     meet = meeting(NAMES)  # serially, the first question would wait until it fails
 
@@ -63,11 +73,17 @@ def test_the_network_waits_of_several_servers_overlap(tmp_path: Path, command: s
 
     with plain_server(answer) as server:
         user = user_of(tmp_path / "user", server.url)
-        if command == "ci":
+        assert checked(user) == set()
+        if command != "prove":
             user.prove()
+            assert checked(user) == set(NAMES)
+            shutil.rmtree(user.home / ".local")  # where it is recorded when servers were checked
+            assert checked(user) == set()
+        user.variables["PINWARDEN_STORE"] = str(tmp_path / "empty store")
         ready.set()
-        code, report = user.ask(*(("ci", "--bytes") if command == "ci" else PROVE))
-    assert code == 0, report
+        code, report = user.ask(*{"prove": PROVE, "ci": ("ci", "--bytes"), "fetch": ("fetch",)}[command])
+        assert code == 0, report
+        assert checked(user) == (set() if command == "fetch" else set(NAMES))
 
 
 def test_the_lock_and_the_report_are_those_of_one_after_the_other(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pinwarden.cli.questions import choice_letters
 from tests.cli.terminal import AtTerminal
 
-_CHOICES = "[Y]ES [s]how s[k]ip [a]ll [q]uit "
+_CHOICES = "[y]es [s]how s[k]ip [a]ll [q]uit (Enter = yes): "
 _PROGRAM = (
     "from pinwarden.cli.questions import ask; "
     "print('answer:', ask('Pin notes?', ['yes', 'show', 'skip', 'all', 'quit'], 'yes'))"

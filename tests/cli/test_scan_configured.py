@@ -87,12 +87,12 @@ def test_on_a_terminal_the_user_is_asked_before_any_server_is_started(
     world: ConfiguredWorld, answer: str, started: list[str]
 ) -> None:
     with world.at_terminal("scan") as terminal:
-        shown = terminal.until("[N]O")
+        shown = terminal.until("(Enter = no): ")
         assert "Start these servers" in shown
         assert [name in shown for name in ("clock", "math", "remote")] == [True, True, False]
         assert world.started == []
         terminal.types(f"{answer}\n")
-        assert "Contact these servers" in terminal.until("[N]O")
+        assert "Contact these servers" in terminal.until("(Enter = no): ")
         terminal.types("n\n")
         assert terminal.ends() == (1 if started else 0)
     assert world.started == started
@@ -100,18 +100,30 @@ def test_on_a_terminal_the_user_is_asked_before_any_server_is_started(
 
 def test_on_a_terminal_single_servers_can_be_chosen(world: ConfiguredWorld) -> None:
     with world.at_terminal("scan") as terminal:
-        terminal.until("[N]O")
+        terminal.until("(Enter = no): ")
         terminal.types("c\n")
         for answer in ("y", "n", "n"):  # clock, math, then the remote server
-            terminal.until("[N]O")
+            terminal.until("(Enter = no): ")
             terminal.types(f"{answer}\n")
         assert terminal.ends() == 0
     assert world.started == ["now"]
 
 
+@pytest.mark.parametrize(("answer", "code", "started"), [("", 0, ["now"]), ("n", 2, [])])
+def test_on_a_terminal_the_user_is_asked_before_a_named_server_is_started(
+    world: ConfiguredWorld, answer: str, code: int, started: list[str]
+) -> None:
+    with world.at_terminal("scan", "clock") as terminal:
+        assert "Start 'clock' (" in " ".join(terminal.until("(Enter = yes): ").split())
+        assert world.started == []
+        terminal.types(f"{answer}\n")
+        assert terminal.ends() == code
+    assert world.started == started
+
+
 def test_an_interrupt_at_the_question_starts_nothing(world: ConfiguredWorld) -> None:
     with world.at_terminal("scan") as terminal:
-        terminal.until("[N]O")
+        terminal.until("(Enter = no): ")
         terminal.types(terminal.INTERRUPT)
         assert terminal.ends() == 130
     assert world.started == []

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.cli.run import Outcome, pinwarden_in
@@ -26,7 +25,7 @@ from tests.cli.test_help_examples import examples
 from tests.cli.test_lock_and_gate import POISONED
 from tests.cli.test_lock_and_gate import World as PoisonedWorld
 from tests.support.needs import needs
-from tests.support.ten_servers import BOUNDED, FLOATING, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
+from tests.support.ten_servers import FLOATING, REMOTE, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
 
 pytestmark = needs("npx", install="apt-get install nodejs npm")
 
@@ -76,7 +75,7 @@ def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_b
     with ten_servers(tmp_path) as world:
 
         def answer(question: str) -> str:
-            if "client files as shown" in question:
+            if question.startswith("Approve "):  # everything is pinned by now
                 before.update(world.client_files())
             return YES
 
@@ -95,15 +94,16 @@ def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_b
 
 
 def check_decisions(story: Story) -> None:
-    """One decision per server, and every server reaches every state."""
+    """One decision per server after one about the plan, and every server reaches every state."""
     assert story.transcript.code == 0, story.transcript.screen[-3000:]
     assert states(story.world) == DONE
-    asked = story.transcript.questions
-    approvals = [question for question in asked if question.startswith("Approve ")]
-    assert sorted(set(approvals)) == [f"Approve {name}?" for name in SERVERS]
-    assert len(approvals) == len(SERVERS) + 1, "one server has two versions"
-    assert len(asked) - len(approvals) == 3, "to pin, to start and to enforce"
-    assert "pinwarden init-ci" in story.transcript.screen
+    plan, *approvals = dict.fromkeys(story.transcript.questions)  # a text that was cut is shown, then asked about again
+    assert plan == "Go ahead with this plan?"
+    assert approvals == [f"Approve '{name}'{' in both releases' if name == 'memory' else ''}?" for name in SERVERS]
+    screen = " ".join(story.transcript.screen.split())
+    assert "start 10 servers once" in screen
+    assert "11 servers (12 entries): " in screen
+    assert "pinwarden init-ci" in screen
 
 
 def check_secret(story: Story) -> None:
@@ -145,12 +145,13 @@ def check_starts_of_clients(story: Story) -> None:
 
 class TestInterruption:
     def test_an_interrupt_at_any_question_keeps_the_answers_and_asks_only_the_rest(self, tmp_path: Path) -> None:
-        with ten_servers(tmp_path, BOUNDED) as world:
+        """With the answer ``choose``, every step has its question."""
+        with ten_servers(tmp_path, ("thinking", "weather")) as world:
             original = world.client_files()
             decided: set[str] = set()
             interrupted: list[str] = []
-            for _ in range(20):
-                transcript = self._interrupt_at_new_question(world, set(interrupted))
+            for _ in range(10):
+                transcript = self._interrupt_at_new_question(world, interrupted)
                 repeated = [question for question in transcript.questions[:-1] if question in decided]
                 assert not repeated
                 if transcript.code == 0:
@@ -158,48 +159,73 @@ class TestInterruption:
                 assert transcript.code == 130
                 assert "To continue: pinwarden setup" in transcript.screen
                 interrupted.append(_kind(transcript.questions[-1]))
-                decided.update(q for q in transcript.questions[:-1] if _kind(q) != "Start")
+                decided.update(question for question in transcript.questions[:-1] if _is_kept(question))
                 assert run(world, "status").code == 0
                 assert set(world.client_files()) == set(original)
-                if "client files as shown" not in transcript.questions[-1]:
-                    assert b"pinwarden" not in b"".join(world.client_files().values())
+                assert b"pinwarden" not in b"".join(world.client_files().values())
             assert states(world) == DONE
-            assert sum(question.startswith("Approve ") for question in interrupted) == len(BOUNDED)
-            assert len(interrupted) == len(BOUNDED) + 3, "and to pin, to start and to enforce"
+            assert interrupted == [
+                "Go ahead with",
+                "Write these releases",
+                "Start or contact",
+                "Approve 'thinking'?",
+                "Approve 'weather'?",
+                "Start each server",
+            ]
 
-    def _interrupt_at_new_question(self, world: TenServers, known: set[str]) -> Transcript:
-        return play(world, "setup", answer=lambda question: YES if _kind(question) in known else AtTerminal.INTERRUPT)
+    def _interrupt_at_new_question(self, world: TenServers, known: Sequence[str]) -> Transcript:
+        def answer(question: str) -> str:
+            if _kind(question) not in known:
+                return AtTerminal.INTERRUPT
+            return "choose\n" if question.startswith("Go ahead") else YES
+
+        return play(world, "setup", answer=answer)
 
 
 def _kind(question: str) -> str:
-    """The question without the number of servers that are left to start."""
-    return "Start" if question.endswith("to read the tools?") else question
+    """The first words of a question, without the number of servers that are left."""
+    return " ".join(question.split()[:3])
+
+
+def _is_kept(question: str) -> bool:
+    """Whether an answer is written. That servers may be started is asked again."""
+    return question.startswith(("Write", "Approve"))
 
 
 class TestChoices:
-    def test_quit_keeps_the_answers_and_skip_leaves_a_server_unapproved(self, tmp_path: Path) -> None:
-        with ten_servers(tmp_path, ("hello", "calculator")) as world:
+    def test_no_and_skip_and_quit_change_nothing_and_all_names_what_it_approves_unseen(self, tmp_path: Path) -> None:
+        with ten_servers(tmp_path, REMOTE) as world:
             files = world.client_files()
-            first = play(
+            declined = play(world, "setup", answer=lambda asked: "choose\n" if "plan" in asked else "n\n")
+            assert declined.code == 1
+            assert [question for question in declined.questions if question.startswith("Approve")] == []
+            skipped = play(
                 world,
                 "setup",
-                answer=lambda asked: {"Approve calculator?": "k\n", "Approve hello?": "q\n"}.get(asked, YES),
+                answer=lambda asked: {"Approve 'climate'?": "k\n", "Approve 'forecast'?": "q\n"}.get(asked, YES),
             )
-            assert first.code == 1
+            assert skipped.code == 1
             assert states(world)["approved"] == {"no"}
             assert world.client_files() == files
-            second = play(world, "setup", answer=lambda asked: "all\n" if asked == "Approve calculator?" else YES)
-            assert second.code == 0
-            assert "Approve hello?" not in second.questions
-            assert states(world) == DONE
+            unseen = "Approve also the other 2 servers, without looking at their tools: 'forecast', 'weather'?"
+            everything = play(
+                world,
+                "setup",
+                answer=lambda asked: {"Approve 'climate'?": "all\n", unseen: "yes\n"}.get(asked, YES),
+            )
+            assert everything.code == 0, everything.screen
+            assert everything.questions == ["Go ahead with this plan?", "Approve 'climate'?", unseen]
+            assert states(world)["enforced"] == {"yes"}
+            assert self._reasons(world) == {
+                "climate": "shown on a terminal and approved there",
+                "forecast": "approved on a terminal together with other servers; its tools were not shown",
+                "weather": "approved on a terminal together with other servers; its tools were not shown",
+            }
 
-    def test_no_leaves_the_files_of_clients_unchanged(self, tmp_path: Path) -> None:
-        with ten_servers(tmp_path, ("hello", "thinking")) as world:
-            files = world.client_files()
-            declined = play(world, "setup", answer=lambda asked: "n\n" if "file" in asked else "skip\n")
-            assert declined.code == 1
-            assert world.client_files() == files
-            assert not [question for question in declined.questions if question.startswith("Approve")]
+    @staticmethod
+    def _reasons(world: TenServers) -> dict[str, str]:
+        entries = json.loads((world.project / "mcp-lock.json").read_text())["servers"].values()
+        return {entry["name"]: entry["capabilityManifest"]["pinwarden"]["approval"]["why"] for entry in entries}
 
 
 class TestAttacks:
@@ -211,72 +237,57 @@ class TestAttacks:
         files = world.client_files()
         outcome = play(world, "setup")
         assert outcome.code == 1
-        assert "Approve notes? [y]es [s]how s[K]IP".lower() in outcome.screen.lower()
-        assert "[a]ll" not in outcome.screen
+        assert "Approve 'notes'? [a]pprove [s]how s[k]ip [q]uit (Enter = skip): " in outcome.screen
         assert states(world)["approved"] == {"no"}
         assert run(world, "setup", "--yes", "--allow-execute", "--enforce").code == 1
         assert states(world)["approved"] == {"no"}
         assert world.client_files() == files
 
 
-class TestWithoutATerminal:
-    def test_it_is_a_usage_error_with_the_command_that_works(self, tmp_path: Path) -> None:
-        with ten_servers(tmp_path, ("hello", "calculator")) as world:
-            files = world.client_files()
-            outcome = run(world, "setup")
-            assert outcome.code == 2
-            command = re.search(r"pinwarden (setup --yes[^\n]*)", outcome.err)
-            assert command
-            assert world.client_files() == files
-            done = run(world, *command[1].split())
-            assert done.code == 0, done.out + done.err
-            assert states(world) == DONE
-
-    def test_yes_alone_starts_nothing_and_leaves_the_commands_of_clients(self, tmp_path: Path) -> None:
-        with ten_servers(tmp_path, ("hello",)) as world:
-            files = world.client_files()
-            assert run(world, "setup", "--yes").code == 1
-            assert states(world) == {"pinned": {"yes"}, "approved": {"no"}, "verified": {"yes"}, "enforced": {"no"}}
-            assert world.client_files() == files
+def test_without_a_terminal_each_option_allows_one_thing_more(tmp_path: Path) -> None:
+    with ten_servers(tmp_path, ("calculator",)) as world:
+        files = world.client_files()
+        outcome = run(world, "setup")
+        assert outcome.code == 2
+        command = re.search(r"pinwarden (setup --yes[^\n]*)", outcome.err)
+        assert command
+        assert run(world, "setup", "--yes").code == 1
+        assert states(world) == {"pinned": {"yes"}, "approved": {"no"}, "verified": {"yes"}, "enforced": {"no"}}
+        assert world.client_files() == files
+        done = run(world, *command[1].split())
+        assert done.code == 0, done.out + done.err
+        assert states(world) == DONE
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_every_screen_fits_and_is_as_recorded(tmp_path: Path, columns: int) -> None:
+def test_every_screen_fits_and_is_as_recorded(tmp_path: Path) -> None:
     """With UPDATE_SNAPSHOTS=1 in the environment, the recorded screens are written."""
-    with ten_servers(tmp_path, ("hello", "time")) as world:
-        transcript = play(world, "setup", columns=columns)
-        screen = _without_machine(transcript.screen, world)
-    path = SNAPSHOTS / f"setup-{columns}.txt"
-    if os.environ.get("UPDATE_SNAPSHOTS"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(screen)
-    assert screen == path.read_text()
-    prose = [line for line in screen.splitlines() if not line.startswith(("+", "-", " ", "@"))]
-    assert not [line for line in prose if len(line) > columns and "[q]uit" not in line]
+    screens: dict[int, str] = {}
+    for columns in (60, 80, 120):
+        with ten_servers(tmp_path / str(columns), ("hello", "weather"), cache=tmp_path / "cache") as world:
+            screens[columns] = _without_machine(play(world, "setup", columns=columns).screen, world)
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            (SNAPSHOTS / f"setup-{columns}.txt").write_text(screens[columns])
+    assert screens == {columns: (SNAPSHOTS / f"setup-{columns}.txt").read_text() for columns in screens}
+    for columns, screen in screens.items():
+        prose = [line for line in screen.splitlines() if not line.startswith(("+", "-", " ", "@"))]
+        assert not [line for line in prose if len(line) > columns]
 
 
 def _without_machine(screen: str, world: TenServers) -> str:
     """The screen without paths and times of this machine."""
+    screen = screen.replace(world.address, "http://127.0.0.1:12345/mcp")
     screen = re.sub(r'(?<![~\w.])/[^"\s]*/pinwarden\b', "/bin/pinwarden", screen.replace(str(world.home), "~"))
     return re.sub(r"\d+m ago", "now   ", screen)
 
 
-def test_the_commands_of_the_readme_work_in_their_order(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_and_then_the_examples_of_the_help_work(tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text()
     (block,) = re.findall(r"```shell\n(.*?)```", text, re.DOTALL)
-    with ten_servers(tmp_path, ("hello", "calculator")) as world:
-        for line in block.splitlines():
-            words = shlex.split(line, comments=True)[1:]
-            outcome = play(world, *words)
+    with ten_servers(tmp_path, ("calculator",)) as world:
+        for line in (*block.splitlines(), *examples("setup")):
+            outcome = play(world, *shlex.split(line, comments=True)[1:])
             assert outcome.code == 0, f"{line}: {outcome.screen[-2000:]}"
         assert states(world) == DONE
-
-
-def test_the_examples_of_the_help_run(tmp_path: Path) -> None:
-    with ten_servers(tmp_path, ("hello", "calculator")) as world:
-        for line in examples("setup"):
-            outcome = play(world, *shlex.split(line)[1:])
-            assert outcome.code == 0, f"{line}: {outcome.screen[-2000:]}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,13 +73,13 @@ def test_a_full_surface_has_complete_definitions() -> None:
     schema = _with_parameters(["query"], query={"type": "string", "description": "words to find"})
     surface = _surface(_tool(inputSchema=schema))
     assert "words to find" not in render_surface(surface, width=80)
-    assert '"description": "words to find"' in render_surface(surface, width=80, full=True)
+    assert '"description": "words to find"' in render_surface(surface, width=80, detail="full")
 
 
 def test_a_long_description_is_cut_with_the_number_of_omitted_characters() -> None:
     shown = render_surface(_surface(_tool(description="word " * 200)), width=80)
     assert "… (399 more characters)" in " ".join(shown.split())
-    assert "more characters" not in render_surface(_surface(_tool(description="word " * 200)), width=80, full=True)
+    assert "more characters" not in render_surface(_surface(_tool(description="word " * 200)), width=80, detail="full")
 
 
 def test_invisible_characters_and_log_commands_of_a_server_are_escaped() -> None:

@@ -16,7 +16,7 @@ from tests.docs.schemas import problems
 
 ALLOWED = ("--allow-private", "--pass-env", "NPM_CONFIG_REGISTRY")
 START = "Verify these releases and start them to read their tools?"
-DECIDE = "Update notes?"
+DECIDE = "Update 'notes'?"
 
 pytestmark = needs_node
 

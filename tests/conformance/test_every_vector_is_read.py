@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.vectors import REPOSITORY, vectors_dir
 
 TOOLPIN = vectors_dir() / "toolpin"
@@ -37,12 +39,14 @@ def pytest_sessionfinish(session, exitstatus):
 """
 
 
+@pytest.mark.soak  # runs all these tests once more
 def test_every_recording_is_read_by_some_conformance_test(tmp_path: Path) -> None:
     (tmp_path / "watch_vectors.py").write_text(WATCH)
     suites = sorted(path.name for path in Path(__file__).parent.glob("test_*toolpin*.py"))
     suites.append("test_foreign_canonical_forms.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "watch_vectors"]
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "not soak"]
+        + ["-p", "no:cacheprovider", "-p", "watch_vectors"]
         + [f"tests/conformance/{name}" for name in suites],
         cwd=REPOSITORY,
         env={

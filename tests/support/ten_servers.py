@@ -22,8 +22,8 @@ SECRET = "ghp_" + "9fK2LmX0pQ7vR4sT8wY1zA3bC5dE6fG7hJ9k"
 NPM = "@modelcontextprotocol/server-"
 FLOATING = ("thinking", "fetch")
 SERVERS = ("calculator", "everything", "fetch", "files", "git", "hello", "memory", "thinking", "time", "weather")
-BOUNDED = ("hello", "thinking", "calculator", "weather")
-"""Four small servers of the ten: npm, a floating one, PyPI and the remote one."""
+REMOTE = ("climate", "forecast", "weather")
+"""Three names of the remote server; two of them are not among the ten. None needs a download."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class TenServers:
     home: Path
     project: Path
     address: str
+    cache: Path | None = None
+    """Where Pinwarden keeps downloads, if several worlds share it; otherwise in the home folder."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -51,6 +53,8 @@ class TenServers:
             "USER": "dev",
             "TERM": "xterm",
         }
+        if self.cache is not None:
+            own["XDG_CACHE_HOME"] = str(self.cache)
         dropped = ("XDG_", "PINWARDEN_", "COLUMNS", "CI", "CLAUDE", "CODEX")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {**kept, **cache, **own}
@@ -78,15 +82,16 @@ _FILES = (
 
 
 @contextmanager
-def ten_servers(folder: Path, names: Sequence[str] = SERVERS) -> Iterator[TenServers]:
+def ten_servers(folder: Path, names: Sequence[str] = SERVERS, *, cache: Path | None = None) -> Iterator[TenServers]:
     """Write the files of all clients, with these servers, and start the remote one."""
+    folder.mkdir(exist_ok=True)
     home, project = folder / "home", folder / "project"
     notes = home / "notes"
     for path in (home, project, notes):
         path.mkdir()
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     with _remote_server() as address:
-        world = TenServers(home=home, project=project, address=address)
+        world = TenServers(home=home, project=project, address=address, cache=cache)
         for (place, name), text in zip(_FILES, _texts(world, names), strict=True):
             if text:
                 path = (home if place == "home" else project) / name
@@ -112,7 +117,11 @@ def _texts(world: TenServers, names: Sequence[str]) -> list[str]:
         hello={"command": "npx", "args": ["-y", "mcp-hello-world@1.1.2"], "env": {"GITHUB_TOKEN": SECRET}},
     )
     windsurf = chosen(everything={"command": "bash", "args": ["-lc", f"npx -y {NPM}everything@2026.8.31"]})
-    claude = chosen(calculator={"command": "uvx", "args": ["mcp-server-calculator@0.2.1"]})
+    claude = chosen(
+        calculator={"command": "uvx", "args": ["mcp-server-calculator@0.2.1"]},
+        climate={"type": "http", "url": f"{world.address}?climate"},
+        forecast={"type": "http", "url": f"{world.address}?forecast"},
+    )
     vscode = chosen(
         thinking={"type": "stdio", "command": "npx", "args": ["-y", f"{NPM}sequential-thinking"]},
         weather={"type": "http", "url": world.address},

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask
+from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.streams import Progress
@@ -31,6 +32,7 @@ from pinwarden.project.approve import (
 from pinwarden.system.clock import now
 
 if TYPE_CHECKING:
+    from pinwarden.cli.render.surface_text import Detail
     from pinwarden.core.report import Row
     from pinwarden.project.approve import PreparedServer
     from pinwarden.project.lock import Approver
@@ -69,51 +71,63 @@ def decide(approval: Approval, approver: Approver, *, full: bool = False) -> str
     if approval.is_unchanged:
         sys.stdout.write(wrap("Nothing to approve: its surface is as approved."))
         return APPROVED
-    sys.stdout.write(render_approval(approval, full=full))
     can_split = len(approval.server.reviewed_surfaces()) == 1 and not approval.is_first
     answer = ask_decision(
-        f"Approve {approval.server.name}?",
-        show=lambda: sys.stdout.write(render_approval(approval, full=True)),
+        f"Approve {quote_server(approval.server.name)}?",
+        lambda detail: render_approval(approval, "full" if full else detail),
         suspicious=approval.looks_like_attack,
-        can_split=can_split,
+        others=("each",) if can_split else (),
     )
     if answer == "approve":
         return approve_shown(approval, approver)
     return _decide_each(approval, approver) if answer == "each" else answer
 
 
-def ask_decision(question: str, *, show: Callable[[], object], suspicious: bool, can_split: bool) -> str:
-    """Ask until it is decided: ``approve``, ``each``, ``SKIPPED`` or ``QUIT``.
+def ask_decision(
+    question: str,
+    render: Callable[[Detail], str],
+    *,
+    suspicious: bool,
+    agree: str = "approve",
+    others: Sequence[str] = (),
+) -> str:
+    """Show what would be approved, and ask until it is decided: ``agree``, one of ``others``, ``SKIPPED`` or ``QUIT``.
 
-    The default is to approve, unless something looks like an attack.
+    The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, and
+    otherwise ``agree``. The answer ``show`` first shows texts that were shortened, then complete definitions.
     """
-    choices = ["approve", "each", "show", "skip", QUIT] if can_split else ["approve", "show", "skip", QUIT]
+    shown = render("short")
+    sys.stdout.write(shown)
+    is_cut = render("text") != shown
     while True:
-        answer = ask(question, choices, "skip" if suspicious else "approve")
+        default = "skip" if suspicious else "show" if is_cut else agree
+        answer = ask(question, (agree, *others, "show", "skip", QUIT), default)
         if answer != "show":
             return SKIPPED if answer == "skip" else answer
-        show()
+        sys.stdout.write(render("text" if is_cut else "full"))
+        is_cut = False
 
 
-def render_approval(approval: Approval, *, full: bool = False) -> str:
+def render_approval(approval: Approval, detail: Detail = "short") -> str:
     """What a person reads before approving: the changes, and the whole surface if nothing of it was approved."""
     warnings = approval.candidate.warnings
     if approval.is_first:
-        changes = render_changes(approval.changes, full=full) if approval.changes else ""
-        return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, full=full)
+        changes = render_changes(approval.changes, detail=detail) if approval.changes else ""
+        return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, detail=detail)
     if not approval.changes and not warnings:
         sentence = describe_unchanged(approval)
         return wrap(f"{sentence[:1].upper()}{sentence[1:]}.")
-    return render_changes_with_warnings(approval.changes, warnings, full=full)
+    return render_changes_with_warnings(approval.changes, warnings, detail)
 
 
-def render_changes_with_warnings(changes: Sequence[Change], warnings: Sequence[Row], *, full: bool = False) -> str:
+def render_changes_with_warnings(changes: Sequence[Change], warnings: Sequence[Row], detail: Detail = "short") -> str:
     """Changes of a surface, and the scan warnings about their text, if there are any."""
-    return render_changes(changes, full=full) + (render_warnings(warnings) if warnings else "")
+    shown = render_changes(changes, detail=detail)
+    return shown + (render_warnings(warnings) if warnings else "")
 
 
 def _print_heading(server: ServerToApprove) -> None:
-    clients = ", ".join(server.clients)
+    clients = ", ".join(server.client_titles)
     state = "" if server.is_locked else ", not locked yet"
     sys.stdout.write(wrap(f"\n{server.name}".lstrip("\n") + (f" in {clients}" if clients else "") + state))
 
@@ -138,8 +152,8 @@ def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | s
 
 def _ask_to_start(server: ServerToApprove, prepared: PreparedServer) -> str:
     if prepared.is_started:
-        return f"Start {server.name} ({prepared.description}) to read its tools?"
-    return f"Connect to {server.name} ({prepared.description}) to read its tools?"
+        return f"Start {quote_server(server.name)} ({prepared.description}) to read its tools?"
+    return f"Connect to {quote_server(server.name)} ({prepared.description}) to read its tools?"
 
 
 def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
@@ -147,7 +161,7 @@ def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
     if not any(part.configured for part in server.parts):
         sys.stdout.write(wrap("Nothing was approved: its tools were not read."))
         return SKIPPED
-    answer = ask(f"Lock {server.name} as it is configured, without its tools?", ("yes", "no", QUIT), "no")
+    answer = ask(f"Lock {quote_server(server.name)} as it is configured, without its tools?", ("yes", "no", QUIT), "no")
     if answer != "yes":
         return QUIT if answer == QUIT else SKIPPED
     record_configuration(server, approver, now())
@@ -169,7 +183,7 @@ def _decide_each(approval: Approval, approver: Approver) -> str:
     configuration = list_config_changes(server)
     if any(part.configured for part in server.parts):
         sys.stdout.write(render_changes(configuration))
-        answer = ask(f"Approve the configuration of {server.name}?", ("approve", "skip", QUIT), "skip")
+        answer = ask(f"Approve the configuration of {quote_server(server.name)}?", ("approve", "skip", QUIT), "skip")
         if answer != "approve":
             return QUIT if answer == QUIT else SKIPPED
         server = record_configuration(server, approver, now())
@@ -197,10 +211,4 @@ def _decide_each(approval: Approval, approver: Approver) -> str:
 
 def _decide_item(step: Approval, question: str) -> str:
     """Show one changed item and ask about it."""
-    sys.stdout.write(render_approval(step))
-    return ask_decision(
-        question,
-        show=lambda: sys.stdout.write(render_approval(step, full=True)),
-        suspicious=step.looks_like_attack,
-        can_split=False,
-    )
+    return ask_decision(question, partial(render_approval, step), suspicious=step.looks_like_attack)

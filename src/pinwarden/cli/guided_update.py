@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.fetch_arguments import open_fetch_context
-from pinwarden.cli.questions import QUIT, ask, can_ask
+from pinwarden.cli.questions import QUIT, ask, can_ask, quote_server
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report, Row, plural
@@ -16,6 +17,7 @@ from pinwarden.core.text import show_invisible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pinwarden.cli.render.surface_text import Detail
     from pinwarden.project.guided_update import PackageUpdateContext, PreparedUpdate
     from pinwarden.project.lock import Approver, LockOptions
     from pinwarden.project.newer_releases import PackageRelease, ReleaseLookup
@@ -112,13 +114,11 @@ class GuidedUpdate:
             return True
 
     def _decide(self, prepared: PreparedUpdate) -> str:
-        sys.stdout.write(render_update(prepared))
-        while True:
-            default = "skip" if _is_risky(prepared) else "yes"
-            answer = ask(f"Update {prepared.name}?", ("yes", "show", "skip", QUIT), default)
-            if answer != "show":
-                return answer
-            sys.stdout.write(render_update(prepared, full=True))
+        from pinwarden.cli.approvals import SKIPPED, ask_decision
+
+        question, render = f"Update {quote_server(prepared.name)}?", partial(render_update, prepared)
+        answer = ask_decision(question, render, suspicious=_is_risky(prepared), agree="yes")
+        return "skip" if answer == SKIPPED else answer
 
     def _build_report(self, lookup: ReleaseLookup, newer: Sequence[PackageRelease]) -> Report:
         from pinwarden.project.newer_releases import build_release_row, latest_version
@@ -156,7 +156,7 @@ class GuidedUpdate:
         )
 
 
-def render_update(prepared: PreparedUpdate, *, full: bool = False) -> str:
+def render_update(prepared: PreparedUpdate, detail: Detail = "short") -> str:
     """Render a newer release: verdict and text first, then parameters, dependencies, publisher and files."""
     from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
     from pinwarden.project.newer_releases import latest_version
@@ -167,9 +167,9 @@ def render_update(prepared: PreparedUpdate, *, full: bool = False) -> str:
     for update in prepared.surfaces:
         warnings = update.candidate.warnings
         if update.is_first:
-            parts.append(render_surface(update.candidate.surface, name=prepared.name, warnings=warnings, full=full))
+            parts.append(render_surface(update.candidate.surface, name=prepared.name, warnings=warnings, detail=detail))
         else:
-            parts.append(render_changes(update.changes, full=full))
+            parts.append(render_changes(update.changes, detail=detail))
             parts.append(render_warnings(warnings) if warnings else "")
     lines = [f"Dependencies: {'; '.join(prepared.dependencies) or 'unchanged'}"]
     lines += [f"Publisher: {row.message}" for row in prepared.published if row.severity != "info"]

@@ -12,6 +12,9 @@ QUIT = "quit"
 """The answer at the end of the input (Ctrl-D), whether or not the question offers it."""
 
 
+_ROOM_FOR_ANSWER = "answer"
+
+
 def can_ask() -> bool:
     """Whether a person can read questions and answer them: stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -21,17 +24,16 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
     """Ask until the answer is one of the choices, and return that choice.
 
     Each choice is one lower-case word. A person answers with the word or with its letter: the first letter of the word
-    that no earlier choice has. The default, for an empty answer, is shown in capitals; without one, an empty answer
-    asks again. The end of the input is the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that
-    were pressed before the question was shown are discarded: they cannot be an answer to it.
+    that no earlier choice has. The default is the answer of the Enter key alone; without one, Enter asks again. The end
+    of the input is the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that were pressed before
+    the question was shown are discarded: they cannot be an answer to it.
     """
-    from pinwarden.core.text import show_invisible
-
     letters = choice_letters(choices)
     answers = {letter: choice for choice, letter in letters.items()} | {choice: choice for choice in choices}
     if default is not None:
         answers[""] = default
-    prompt = f"{show_invisible(question)} {_format_choices(letters, default)} "
+    shown_choices = _format_choices(letters, default)
+    prompt = _format_prompt(question, shown_choices)
     _discard_typed_keys()
     while True:
         line = read_line(prompt)
@@ -40,7 +42,12 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
         answer = answers.get(line.strip().lower())
         if answer is not None:
             return answer
-        prompt = f"Answer with one of these: {_format_choices(letters, default)} "
+        prompt = _format_prompt("Answer with one of these:", shown_choices)
+
+
+def quote_server(name: str) -> str:
+    """The name of a server in a question, in quotes, so that a name such as ``everything`` is not read as a word."""
+    return repr(name[:120])
 
 
 def read_line(prompt: str) -> str:
@@ -68,9 +75,18 @@ def choice_letters(choices: Sequence[str]) -> dict[str, str]:
 
 
 def _format_choices(letters: Mapping[str, str], default: str | None) -> str:
-    """The choices with their letters in brackets, such as ``[Y]ES [s]how s[k]ip [q]uit``."""
-    words = (choice.replace(letter, f"[{letter}]", 1) for choice, letter in letters.items())
-    return " ".join(word.upper() if choice == default else word for choice, word in zip(letters, words, strict=True))
+    """The choices with their letters in brackets, such as ``[y]es [s]how s[k]ip [q]uit (Enter = yes):``."""
+    words = " ".join(choice.replace(letter, f"[{letter}]", 1) for choice, letter in letters.items())
+    return f"{words}:" if default is None else f"{words} (Enter = {default}):"
+
+
+def _format_prompt(question: str, choices: str) -> str:
+    """The question and its choices on one line, or on a terminal that is too narrow for that, on several."""
+    from pinwarden.cli.render.text import wrap
+
+    fits = wrap(f"{question} {choices} {_ROOM_FOR_ANSWER}", stream=sys.stderr).count("\n") == 1
+    lines = wrap(question, stream=sys.stderr)
+    return f"{lines.rstrip()} {choices} " if fits else f"{lines}  {choices} "
 
 
 def _discard_typed_keys() -> None:

@@ -34,6 +34,7 @@ NAMED_WITH_ACCEPT = "named with --accept"
 ACCEPTED_WITH_ALL = "taken with --accept-all, not named"
 CONFIRMED_ON_TERMINAL = "shown on a terminal and approved there"
 CONFIRMED_WITH_YES = "approved with --yes"
+CONFIRMED_WITH_ALL = "approved on a terminal together with other servers; its tools were not shown"
 NAMED_WITH_REVIEW = "named with pinwarden review"
 CONFIGURATION_ONLY = "its configuration was approved; its tools were not read"
 UNREVIEWED_REASONS = (CONFIGURED, CONFIGURED_AND_PROBED, ACCEPTED_WITH_ALL, CONFIGURATION_ONLY)
@@ -69,6 +70,20 @@ class ApprovalCandidate(Record):
         """Add the codes of the approved warnings to the approver's reason."""
         codes = ", ".join(dict.fromkeys(row.code for row in self.warnings))
         return f"{why} (with scan warnings: {codes})" if codes else why
+
+
+def is_reviewed(entry: Entry) -> bool:
+    """Whether a person looked at the tools of the release that the entry starts."""
+    extension = read_extension(entry)
+    return extension is not None and extension.surface_of is None and was_shown(entry)
+
+
+def was_shown(entry: Entry) -> bool:
+    """Whether a person looked at the approved surface of the entry, perhaps for an earlier release."""
+    extension = read_extension(entry)
+    if extension is None or extension.surface is None:
+        return False
+    return extension.approval is not None and extension.approval.why not in UNREVIEWED_REASONS
 
 
 def scan_for_approval(

@@ -14,14 +14,16 @@ from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
     CONFIGURATION_ONLY,
     ApprovalCandidate,
+    is_reviewed,
     scan_for_approval,
     warnings_to_json,
+    was_shown,
 )
 from pinwarden.project.init import write_approvals
 from pinwarden.project.init_decisions import ApprovedServers
 from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import LockedServer
-from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release, is_reviewed, was_shown
+from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL, build_change_row
 from pinwarden.surface.drift.compare import compare
@@ -290,7 +292,7 @@ def approve(approval: Approval, approver: Approver, now: str) -> Report:
 
 def summarize_approved(approval: Approval, approver: Approver) -> str:
     """Return the sentence after an approval."""
-    clients = approval.server.clients
+    clients = approval.server.client_titles
     covered = f" for {', '.join(clients)}" if len(clients) > 1 else ""
     changes = f"{plural(len(approval.changes), 'change')} " if approval.changes else ""
     return f"{approval.server.name}: {changes}approved by {approver.by}{covered}"
@@ -301,7 +303,7 @@ def describe_unchanged(approval: Approval) -> str:
     release = find_earlier_release(approval.server)
     if release is not None:
         return f"its surface is as approved for {release}; approve it for this release too"
-    return f"its surface is as approved already; approve it for {', '.join(approval.server.clients)}"
+    return f"its surface is as approved already; approve it for {', '.join(approval.server.client_titles)}"
 
 
 def build_failure_report(server: str, err: PinwardenError) -> Report:

@@ -205,11 +205,12 @@ def build_enforcement_report(plan: EnforcementPlan, *, probe: ProbeOptions | Non
         for entry_plan in plan.entries
     ]
     verb = "started" if written else "would be started"
+    unchanged = f", {len(rows)} unchanged" if rows else ""
     failures = [(entry.name, err) for entry, err in plan.refused]
     return Report(
         command="enforce",
         subject=plan.project.lock.name,
-        summary=f"{plural(len(entries), 'entry', 'entries')} {verb} through pinwarden run, {len(rows)} unchanged",
+        summary=f"{plural(len(entries), 'entry', 'entries')} {verb} through pinwarden run{unchanged}",
         exit_code=EXIT_REFUSED if any(row.severity != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
         notes=(*plan.notes, *hints_for_failures(failures), *_describe_outcome(plan, probe, written=written)),

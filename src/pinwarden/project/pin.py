@@ -169,7 +169,7 @@ def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
     parts = [f"{plural(len(pins), 'entry', 'entries')} in {plural(files, 'file')} {outcome} an exact release"]
     parts += [f"{plural(len(unpinned), 'entry', 'entries')} could not be pinned"] if unpinned else []
     if not pins and not unpinned:
-        parts = ["Every entry that starts a package names an exact release"]
+        parts, exact = ["Every entry that starts a package names an exact release"], 0
     unchecked = unpinned and all(entry.problem.code in _UNCHECKED_CODES for _, entry in unpinned)
     refused = bool(unpinned) or (bool(pins) and not written)
     return Report(

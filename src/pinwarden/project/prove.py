@@ -263,16 +263,16 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
 def _summarize(
     pinned: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
-    """Count the servers that were pinned, refused, or could not be downloaded."""
+    """Count the servers that were verified, refused, or could not be downloaded."""
     failed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
     refused = {row.name for row in open_rows} - failed
-    parts = [f"the bytes of {plural(len(pinned), 'server')} are pinned"] if pinned or not failed else []
+    parts = [f"{plural(len(pinned), 'server')} verified"] if pinned or not failed else []
     if refused:
-        parts.append(f"{'those' if parts else 'the bytes'} of {plural(len(refused), 'server')} were refused")
+        parts.append(f"the bytes of {plural(len(refused), 'server')} were refused")
     if failed:
         hosts = dict.fromkeys(str(err.data["host"]) for _, err in failures if "host" in err.data)
         why = f" ({', '.join(hosts)} not reached)" if hosts else ""
-        subject = f"{'those' if parts else 'the bytes'} of {plural(len(failed), 'server')}"
+        subject = f"the bytes of {plural(len(failed), 'server')}"
         parts.append(f"{subject} could not be downloaded{why}, and their lock entries are unchanged")
     return "; ".join(parts)
 

@@ -15,9 +15,10 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
-from pinwarden.project.approval_candidate import UNREVIEWED_REASONS
+from pinwarden.lock.locked_config import read_config_origin
+from pinwarden.project.approval_candidate import is_reviewed, was_shown
 from pinwarden.project.configured_entry import client_name_in_lock
-from pinwarden.project.configured_servers import ServerIdentity, identify_configured, identify_entry
+from pinwarden.project.configured_servers import RELEASE_INDEX, ServerIdentity, identify_configured, identify_entry
 from pinwarden.project.init import discover_servers
 from pinwarden.project.init_decisions import AcceptedServers, DiscoveredServer, Discovery
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name, is_for_client, not_locked_error
@@ -66,6 +67,20 @@ class ServerToApprove(Record):
         configured = (client_name_in_lock(server.server.client) for part in self.parts for server in part.configured)
         locked = (entry.client for part in self.parts for entry in part.entries)
         return tuple(dict.fromkeys((*locked, *configured)))
+
+    @property
+    def client_titles(self) -> tuple[str, ...]:
+        """The clients as people call them. The lock has one name for several of them."""
+        origins = ((entry, read_config_origin(entry)) for part in self.parts for entry in part.entries)
+        clients = [entry.client if origin is None else origin.client for entry, origin in origins]
+        clients += [configured.server.client for part in self.parts for configured in part.configured]
+        return tuple(dict.fromkeys(get_client(client).title for client in clients))
+
+    @property
+    def release(self) -> str | None:
+        """The release of the package that the server starts; None if that is not known."""
+        identity = _identify_server(self)
+        return identity.launch_parts[RELEASE_INDEX] or None if _is_package(identity) and identity else None
 
     @property
     def config_changes(self) -> tuple[Change, ...]:
@@ -138,18 +153,13 @@ def _read_entries(project: Project) -> Sequence[Entry]:
     return () if lock is None else lock.entries
 
 
-def is_reviewed(entry: Entry) -> bool:
-    """Whether a person looked at the tools of the release that the entry starts."""
-    extension = read_extension(entry)
-    return extension is not None and extension.surface_of is None and was_shown(entry)
-
-
-def was_shown(entry: Entry) -> bool:
-    """Whether a person looked at the approved surface of the entry, perhaps for an earlier release."""
-    extension = read_extension(entry)
-    if extension is None or extension.surface is None:
-        return False
-    return extension.approval is not None and extension.approval.why not in UNREVIEWED_REASONS
+def identify_package(server: ServerToApprove) -> ServerIdentity | None:
+    """The identity of the server without its release, to find other releases of it; None if it starts no package."""
+    identity = _identify_server(server)
+    if identity is None or not _is_package(identity):
+        return None
+    parts = identity.launch_parts
+    return replace(identity, launch_parts=(*parts[:RELEASE_INDEX], *parts[RELEASE_INDEX + 1 :]))
 
 
 def find_earlier_release(server: ServerToApprove) -> str | None:
@@ -196,6 +206,19 @@ def _find_in_scope(
             part = ApprovalPart(discovery=discovery, configured=(server,))
             place = (server.server.name, (server.server.path, server.server.pointer))
             yield place, ServerToApprove(name=server.server.name, parts=(part,), problem=server.refused)
+
+
+def _identify_server(server: ServerToApprove) -> ServerIdentity | None:
+    for part in server.parts:
+        for entry in part.entries:
+            return identify_entry(entry)
+        for configured in part.configured:
+            return _identify(part.discovery, configured)
+    return None
+
+
+def _is_package(identity: ServerIdentity | None) -> bool:
+    return identity is not None and len(identity.launch_parts) > RELEASE_INDEX
 
 
 def _is_wanted(server: DiscoveredServer, names: Collection[str], client: str | None) -> bool:

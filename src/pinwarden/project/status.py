@@ -18,7 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
-from pinwarden.project.approval_candidate import UNREVIEWED_REASONS
+from pinwarden.project.approval_candidate import is_reviewed
 from pinwarden.project.config_secrets import SecretFinding, audit_servers
 from pinwarden.project.configs import ConfigView, find_config_issues, read_config_view
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
@@ -69,6 +69,8 @@ class ServerStatus(Record):
     clients: tuple[str, ...]
     """The clients that have it configured."""
     files: tuple[str, ...]
+    entries: int
+    """How many entries it has in the clients' files."""
     package: str
     """The package, image, command or address, without secrets."""
     version: str | None
@@ -206,6 +208,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         scope=project.scope,
         clients=tuple(dict.fromkeys(server.client for server in group.configured)),
         files=tuple(dict.fromkeys(project.display_path(server.path) for server in group.configured)),
+        entries=len(group.configured),
         package=_describe_package(group, entry, started),
         version=_find_version(entry, started),
         pinned=_compute_pinned_state(started, entry),
@@ -255,18 +258,10 @@ def _compute_pinned_state(started: Launch | None, entry: Entry | None) -> State:
 
 
 def _compute_approved_state(entries: Sequence[Entry], *, covered: bool) -> State:
-    reviewed = [_is_reviewed(entry) for entry in entries]
+    reviewed = [is_reviewed(entry) for entry in entries]
     if not any(reviewed):
         return "no"
     return "yes" if all(reviewed) and covered else "partly"
-
-
-def _is_reviewed(entry: Entry) -> bool:
-    """Whether a person looked at the tools of the release that the entry starts."""
-    extension = read_extension(entry)
-    if extension is None or extension.surface is None or extension.surface_of is not None:
-        return False
-    return extension.approval is not None and extension.approval.why not in UNREVIEWED_REASONS
 
 
 def _compute_verified_state(group: _Group, started: Launch | None) -> State:

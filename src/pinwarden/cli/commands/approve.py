@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pinwarden.core.report import Report, Row
+    from pinwarden.core.report import Report
     from pinwarden.gateway.state import GatewayState
     from pinwarden.gateway.store.reviews import Review
     from pinwarden.project.approve import Approval
     from pinwarden.project.lock import Approver
     from pinwarden.project.servers_to_approve import ServerToApprove
-    from pinwarden.surface.drift.changes import Change
 
 
 def _configure_approve(parser: ArgumentParser) -> None:
@@ -160,12 +159,11 @@ def _decide_blocked(
     for reviews in blocked:
         changes, warnings = compare_reviews(state, project, reviews)
         sys.stdout.write(wrap(f"{server.name}: the gateway blocked {plural(len(reviews), 'change')}"))
-        sys.stdout.write(render_changes_with_warnings(changes, warnings))
         answer = ask_decision(
-            f"Approve {'it' if len(reviews) == 1 else 'all'}?",
-            show=partial(_print_in_full, changes, warnings),
+            f"Approve {'this change' if len(reviews) == 1 else f'these {len(reviews)} changes'}?",
+            partial(render_changes_with_warnings, changes, warnings),
             suspicious=bool(warnings) or any(change.severity == "critical" for change in changes),
-            can_split=len(reviews) > 1,
+            others=("each",) if len(reviews) > 1 else (),
         )
         names = [review.name for review in reviews]
         if answer == "approve":
@@ -176,12 +174,6 @@ def _decide_blocked(
             return QUIT
         outcome = outcome if answer == APPROVED else SKIPPED
     return outcome
-
-
-def _print_in_full(changes: Sequence[Change], warnings: Sequence[Row]) -> None:
-    from pinwarden.cli.approvals import render_changes_with_warnings
-
-    sys.stdout.write(render_changes_with_warnings(changes, warnings, full=True))
 
 
 def _settle_reviews(state: GatewayState, server: ServerToApprove, approver: Approver) -> None:
@@ -290,7 +282,7 @@ def _print_approval(approval: Approval, report: Report, *, full: bool) -> None:
     from pinwarden.cli.approvals import render_approval
 
     if approval.changes or approval.is_first:
-        sys.stdout.write(render_approval(approval, full=full))
+        sys.stdout.write(render_approval(approval, "full" if full else "short"))
     emit(replace(report, rows=()), "text")
 
 

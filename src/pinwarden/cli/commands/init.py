@@ -96,14 +96,15 @@ def ask_about_undecided(discovery: Discovery, approver: Approver) -> Discovery:
 
     After ``quit``, the other servers stay undecided.
     """
-    from pinwarden.cli.questions import QUIT, ask
+    from pinwarden.cli.questions import QUIT, ask, quote_server
     from pinwarden.cli.render.text import render_rows
+    from pinwarden.clients.table import get_client
     from pinwarden.project.init import lock_accepted
     from pinwarden.system.clock import now
 
     for server in discovery.undecided:
         sys.stderr.write(render_rows(server.status.rows))
-        question = f"Lock {server.server.name} for {server.server.client} as it is now?"
+        question = f"Lock {quote_server(server.server.name)} for {get_client(server.server.client).title} as it is now?"
         answer = ask(question, ("yes", "no", QUIT), "no")
         if answer == QUIT:
             break

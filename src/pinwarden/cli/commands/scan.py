@@ -13,10 +13,12 @@ from pinwarden.cli.server_arguments import (
     add_target_arguments,
     build_command_target,
     is_file,
+    is_url,
     load_file_targets,
     load_surface,
     mask_command,
     mask_target,
+    parse_target,
     probe_options,
     probe_target,
 )
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pinwarden.project.scan_targets import ScanTarget
     from pinwarden.project.surface_reports import UnscannedServer
     from pinwarden.surface.surface import Surface
+    from pinwarden.system.target import Target
 
 
 def _configure_scan(parser: ArgumentParser) -> None:
@@ -53,8 +56,9 @@ def scan(args: Namespace) -> int:
     """Search tool descriptions and other texts of servers for instructions that try to manipulate the model.
 
     Without a target, scans every server that your clients have configured, for this project and for you. On a terminal,
-    Pinwarden asks before it starts or contacts any; otherwise --allow-execute lets it start servers, and
-    --allow-connect lets it contact remote ones. Nothing is written, and the exit code is 1 if there is a warning.
+    Pinwarden asks before it starts a server or contacts a configured one; otherwise --allow-execute lets it start
+    servers, and --allow-connect lets it contact remote ones. Nothing is written, and the exit code is
+    1 if there is a warning.
 
     The scan uses fixed rules on this machine; it sends nothing anywhere. It finds known patterns and cannot prove that
     a server is harmless. Servers given together are also checked against each other, for example for tools of the same
@@ -77,10 +81,32 @@ def scan(args: Namespace) -> int:
     for name in dict.fromkeys(args.target):
         masked = mask_target(name)
         # Two URLs that differ only in their masked secrets are two servers.
-        surfaces[f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked] = load_surface(name, args)
+        key = f"{masked} ({len(surfaces) + 1})" if masked in surfaces else masked
+        surfaces[key] = load_surface(name, args) if is_file(name) or is_url(name) else _probe_named(name, args)
     if args.command:
-        surfaces[mask_command(args.command)] = probe_target(None, build_command_target(args.command, args), args)
+        target = build_command_target(args.command, args)
+        surfaces[mask_command(args.command)] = probe_target(None, target, _ask_to_start("this command", target, args))
     return emit_report(scan_surfaces(surfaces), args, about=args.target)
+
+
+def _probe_named(name: str, args: Namespace) -> Surface:
+    from pinwarden.cli.questions import quote_server
+
+    target = parse_target(name, args)
+    return probe_target(name, target, _ask_to_start(quote_server(name), target, args))
+
+
+def _ask_to_start(what: str, target: Target, args: Namespace) -> Namespace:
+    """The options, with --allow-execute if the user agrees on a terminal to start the target."""
+    from pinwarden.cli.questions import ask, can_ask
+    from pinwarden.system.target import StdioTarget
+
+    if not isinstance(target, StdioTarget) or args.allow_execute or args.format != "text" or not can_ask():
+        return args
+    question = f"Start {what} ({mask_command(list(target.command))}) to read its tools?"
+    if ask(question, ("yes", "no"), "yes") != "yes":
+        raise PinwardenError("CONSENT_REQUIRED", f"Pinwarden did not start {what}, so it was not scanned")
+    return Namespace(**{**vars(args), "allow_execute": True})
 
 
 def _scan_configured(args: Namespace) -> Report:
@@ -158,9 +184,7 @@ def _choose_targets(targets: list[ScanTarget], args: Namespace, words: str) -> l
             hint=f"pinwarden scan{words} {' '.join(options)}",
         )
     if not args.allow_execute:
-        local = (
-            _ask_about(local, "Start these servers to read their tools? They are stopped afterwards.") if asks else []
-        )
+        local = _ask_about(local, "Start these servers to read their tools, then stop them?") if asks else []
     if not args.allow_connect:
         remote = _ask_about(remote, "Contact these servers to read their tools?") if asks else []
     return [target for target in targets if target in local or target in remote]
@@ -170,7 +194,7 @@ def _ask_about(targets: list[ScanTarget], question: str) -> list[ScanTarget]:
     """Show what would be started or contacted, and let the user choose all, some or none."""
     if not targets:
         return []
-    from pinwarden.cli.questions import ask
+    from pinwarden.cli.questions import ask, quote_server
     from pinwarden.cli.render.text import render_table
 
     rows = [(target.name, ", ".join(target.clients), target.description) for target in targets]
@@ -178,7 +202,8 @@ def _ask_about(targets: list[ScanTarget], question: str) -> list[ScanTarget]:
     answer = ask(question, ("yes", "choose", "no"), "no")
     if answer != "choose":
         return targets if answer == "yes" else []
-    return [target for target in targets if ask(f"{target.name}: {target.description}?", ("yes", "no"), "no") == "yes"]
+    questions = [(target, f"Scan {quote_server(target.name)} ({target.description})?") for target in targets]
+    return [target for target, question in questions if ask(question, ("yes", "no"), "no") == "yes"]
 
 
 def _build_empty_report() -> Report:

@@ -62,6 +62,8 @@ def setup(args: Namespace) -> int:
       pinwarden setup --scope project
       pinwarden setup --yes --allow-execute --enforce
     """
+    from pinwarden.cli.setup_plan import agree_to_plan
+    from pinwarden.cli.setup_review import review_tools
     from pinwarden.cli.setup_steps import (
         QuitSetup,
         Setup,
@@ -69,8 +71,8 @@ def setup(args: Namespace) -> int:
         find_servers,
         finish,
         lock_configured,
+        look_up_releases,
         pin_releases,
-        review_tools,
         verify_bytes,
     )
     from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
@@ -82,6 +84,7 @@ def setup(args: Namespace) -> int:
     if not find_servers(run):
         return EXIT_CLEAN
     try:
+        run = agree_to_plan(look_up_releases(run))
         for step in (pin_releases, lock_configured, verify_bytes, review_tools, enforce_starts):
             step(run)
     except QuitSetup:

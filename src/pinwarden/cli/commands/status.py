@@ -32,7 +32,8 @@ def status(args: Namespace) -> int:
 
     A server is one package, image, command or address, in however many clients. It is pinned if the clients' files name
     an exact version, approved if a person looked at its tools, verified if its bytes were hashed here with all
-    dependencies, and enforced if every client starts it through pinwarden run. Uses no network and starts nothing.
+    dependencies, and enforced if every client starts it through pinwarden run. It was last checked when Pinwarden read
+    its tools or hashed its bytes. Uses no network and starts nothing.
 
     The exit code is 1 if a lock was changed outside Pinwarden, and with --check if anything needs attention.
 

@@ -159,7 +159,7 @@ def _render_cards(servers: Iterable[ServerStatus], now: str, width: int, painter
         ]
         yield from _flow_words(states, width, painter)
         checked = describe_age(server.last_checked, now)
-        yield from _wrap(f"{_list_clients(server)}; checked: {checked}; next: {server.next_step or '-'}", width)
+        yield from _wrap(f"{_list_clients(server)}; last checked: {checked}; next: {server.next_step or '-'}", width)
 
 
 def _describe_state(member: str, state: str) -> str:

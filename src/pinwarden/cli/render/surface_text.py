@@ -1,7 +1,7 @@
 """Text for people who approve a server: its surface, and the changes since the approved one.
 
 Fits 80 columns without a pager. Everything that a server wrote is escaped. Text is shortened only with the number of
-omitted characters; ``full`` shows complete definitions.
+omitted characters; see ``Detail``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.cli.output import format_definition
 from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
@@ -30,10 +30,13 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, Surface
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
-__all__ = ["read_report_changes", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
+__all__ = ["Detail", "read_report_changes", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
+
+Detail = Literal["short", "text", "full"]
+"""How much is shown: long texts shortened, texts complete, or complete definitions as well."""
 
 _MIN_WIDTH, _MAX_WIDTH = 50, 100
-# Longer descriptions, values in a list of changes and changed texts are cut to this many characters, unless ``full``.
+# Longer descriptions, values in a list of changes and changed texts are cut to this many characters in ``short``.
 _MAX_DESCRIPTION = 600
 _MAX_VALUE = 300
 _MAX_TEXT = 1200
@@ -45,13 +48,15 @@ _LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool has hints (read-on
 
 
 def render_surface(
-    surface: Surface, *, name: str = "", warnings: Sequence[Row] = (), full: bool = False, width: int | None = None
+    surface: Surface,
+    *,
+    name: str = "",
+    warnings: Sequence[Row] = (),
+    detail: Detail = "short",
+    width: int | None = None,
 ) -> str:
-    """Return a surface for its first approval: scan warnings, tools with parameters and hints, costs.
-
-    With ``full``, each item is followed by its complete definition.
-    """
-    page = _Page(width, full=full)
+    """Return a surface for its first approval: scan warnings, tools with parameters and hints, costs."""
+    page = _Page(width, detail)
     page.add(f"{_describe_server(surface, name)}: {_count_items(surface)}; {_describe_costs(surface)}.")
     page.add_block(render_warnings(warnings, width=page.width))
     instructions = (surface.server or {}).get("instructions")
@@ -70,7 +75,7 @@ def render_surface(
 
 def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str:
     """Render the findings in text that is not approved yet, or say that there are none."""
-    page = _Page(width, full=False)
+    page = _Page(width)
     if not warnings:
         return page.with_line("The scan found no text that looks like an attack.").text()
     verb = "text looks" if len(warnings) == 1 else "texts look"
@@ -85,9 +90,9 @@ def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str
     return page.text()
 
 
-def render_changes(changes: Sequence[Change], *, full: bool = False, width: int | None = None) -> str:
-    """Return the verdict, then the words that changed, grouped by what happened. With ``full``, values are complete."""
-    page = _Page(width, full=full)
+def render_changes(changes: Sequence[Change], *, detail: Detail = "short", width: int | None = None) -> str:
+    """Return the verdict, then the words that changed, grouped by what happened."""
+    page = _Page(width, detail)
     page.add(summarize_changes(changes))
     for change in changes:
         if change.severity == CRITICAL:
@@ -109,10 +114,11 @@ def read_report_changes(report: Report) -> tuple[Change, ...]:
 class _Page:
     """Lines of a fixed width. Text from servers is escaped when it is added."""
 
-    def __init__(self, width: int | None, *, full: bool) -> None:
+    def __init__(self, width: int | None, detail: Detail = "short") -> None:
         columns = shutil.get_terminal_size((80, 24)).columns
         self.width = width or max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
-        self.full = full
+        self.full = detail == "full"
+        self.whole_text = detail != "short"
         self._lines: list[str] = []
 
     def add(self, line: str, *, indent: int = 0, hanging: int = 2) -> None:
@@ -126,7 +132,7 @@ class _Page:
 
     def add_text(self, text: str, *, indent: int, limit: int = _MAX_DESCRIPTION) -> None:
         """Add the text of a description: its lines flow together, so that long lists stay short."""
-        self.add(_flow_text(text, full=self.full, limit=limit) or "(no description)", indent=indent, hanging=0)
+        self.add(_flow_text(text, whole=self.whole_text, limit=limit) or "(no description)", indent=indent, hanging=0)
 
     def add_block(self, block: str) -> None:
         """Add rendered lines."""
@@ -227,11 +233,11 @@ def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, st
     entries: dict[tuple[str, ...], list[Change]] = {}
     for change in group.changes:
         is_required = (change.entity, change.name, change.path) in required
-        key = (_locate(change), *_describe_change(change, is_required=is_required, full=page.full))
+        key = (_locate(change), *_describe_change(change, page, is_required=is_required))
         entries.setdefault(key, []).append(change)
     page.add(f"{group.heading[:1].upper()}{group.heading[1:]}:", indent=2)
     for (location, *texts), changes in entries.items():
-        name = "" if _is_new_item(changes[0]) else f"{_join_names(changes, full=page.full)}{location}"
+        name = "" if _is_new_item(changes[0]) else f"{_join_names(changes, whole=page.whole_text)}{location}"
         _add_entry(page, name, texts, indent=4)
 
 
@@ -247,7 +253,7 @@ def _add_harmless_changes(page: _Page, changes: Sequence[Change]) -> None:
 
 def _add_reasoned_change(page: _Page, change: Change) -> None:
     page.add(f"{_name_item(change)}{_locate(change)}: {change.reason} ({change.kind})", indent=2)
-    _add_entry(page, "", _describe_change(change, is_required=False, full=page.full), indent=4)
+    _add_entry(page, "", _describe_change(change, page, is_required=False), indent=4)
 
 
 def _add_entry(page: _Page, name: str, lines: Sequence[str], indent: int) -> None:
@@ -283,11 +289,11 @@ def _locate(change: Change) -> str:
     return f", {change.path}"
 
 
-def _join_names(changes: Sequence[Change], *, full: bool) -> str:
+def _join_names(changes: Sequence[Change], *, whole: bool) -> str:
     names = list(dict.fromkeys(quote_name(change.name) for change in changes))
     if len(names) == 1:
         return _name_item(changes[0])
-    shown = len(names) if full else _MAX_NAMES
+    shown = len(names) if whole else _MAX_NAMES
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return f"{len(names)} {changes[0].entity}s ({', '.join(names[:shown])}{more})"
 
@@ -297,53 +303,53 @@ def _is_new_item(change: Change) -> bool:
     return is_item and isinstance(change.after, dict) and change.before is ABSENT
 
 
-def _describe_change(change: Change, *, is_required: bool, full: bool) -> list[str]:
+def _describe_change(change: Change, page: _Page, *, is_required: bool) -> list[str]:
     """Return the values of a change as escaped lines."""
     before, after, member = change.before, change.after, change.path.rpartition("/")[2]
     if _is_new_item(change):
-        page = _Page(10**6, full=False)
-        _add_item(page, Item.from_value(_KIND_BY_ENTITY[change.entity], after))
-        lines = [line.strip() for line in page.text().splitlines()]
+        item = _Page(10**6, "text" if page.whole_text else "short")
+        _add_item(item, Item.from_value(_KIND_BY_ENTITY[change.entity], after))
+        lines = [line.strip() for line in item.text().splitlines()]
     elif change.kind == "item_removed":
         return []
     elif change.kind == "parameter_added" and isinstance(after, dict | bool):
         described = after.get("description") if isinstance(after, dict) else None
         lines = [f"{quote_name(member)}{'' if is_required else '?'}: {describe_schema(after)}"]
-        lines += [_flow_text(described, full=full)] if isinstance(described, str) else []
+        lines += [_flow_text(described, whole=page.whole_text)] if isinstance(described, str) else []
         lines = [show_invisible(line) for line in lines]
     elif change.kind in ("schema_added", "schema_removed"):
         lines = [show_invisible(describe_schema(after if before is ABSENT else before))]
     elif isinstance(before, str) and isinstance(after, str):
-        return [render_inline_diff(before, after, None if full else _MAX_TEXT)]
+        return [render_inline_diff(before, after, None if page.whole_text else _MAX_TEXT)]
     else:
         is_text = isinstance(before, str) or isinstance(after, str)
         label = "" if is_text and change.kind.startswith("text_") else f"{member}: " if member else ""
-        lines = [show_invisible(label + _describe_sides(before, after, full=full))]
-    if full and isinstance(after, dict | list):
+        lines = [show_invisible(label + _describe_sides(before, after, whole=page.whole_text))]
+    if page.full and isinstance(after, dict | list):
         lines += format_definition(after).splitlines()
     return lines
 
 
-def _flow_text(text: str, *, full: bool, limit: int = _MAX_DESCRIPTION) -> str:
+def _flow_text(text: str, *, whole: bool, limit: int = _MAX_DESCRIPTION) -> str:
     """Return the words of a text without its line breaks, so that long lists stay short."""
     words = " ".join(text.split())
-    if full or len(words) <= limit:
+    if whole or len(words) <= limit:
         return words
     return f"{words[:limit]} … ({len(words) - limit} more characters)"
 
 
-def _describe_sides(before: Any, after: Any, *, full: bool) -> str:
-    sides = [_format_value(side, full=full) for side in (before, after) if side is not ABSENT]
+def _describe_sides(before: Any, after: Any, *, whole: bool) -> str:
+    sides = [_format_value(side, whole=whole) for side in (before, after) if side is not ABSENT]
     if len(sides) == 2:
         return " → ".join(sides)
     return f"was {sides[0]}" if after is ABSENT else "".join(sides)
 
 
-def _format_value(value: Any, *, full: bool) -> str:
+def _format_value(value: Any, *, whole: bool) -> str:
     if isinstance(value, str):
         text = value
     else:
         from json import dumps
 
         text = dumps(value, ensure_ascii=False)
-    return text if full else shorten_middle(text, _MAX_VALUE)
+    return text if whole else shorten_middle(text, _MAX_VALUE)
