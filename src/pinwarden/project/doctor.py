@@ -214,7 +214,7 @@ def _build_issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
 
 
 def _issue_to_json(project: Project, issue: ConfigIssue) -> dict[str, Any]:
-    """The issue as JSON: the members of ToolPin's ``doctor``, and the changes."""
+    """Return the issue as JSON: the members of ToolPin's ``doctor``, and the changes."""
     facts = issue.to_json()
     facts["file"] = ", ".join(project.display_path(path) for path in issue.file.split(", ")) if issue.file else ""
     return {**facts, "changes": [change.to_json() for change in issue.changes]}

@@ -113,7 +113,7 @@ def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Re
 
 
 def _choose_approval_reason(server: DiscoveredServer) -> str:
-    """The reason to record with the approval, if the user gives none."""
+    """Return the reason to record with the approval, if the user gives none."""
     if server.confirmed:
         return approval_reasons.CONFIRMED_ON_TERMINAL
     if server.named:
@@ -190,7 +190,7 @@ def _lock_problem(server: ConfiguredServer) -> str | None:
 
 
 def _self_reference_problem(server: ConfiguredServer, key: str, approved: ApprovedServers) -> str | None:
-    """Why the ``pinwarden run`` command of a server cannot be locked; None if it can."""
+    """Return why the ``pinwarden run`` command of a server cannot be locked; None if it can."""
     try:
         approved.find_started_entry(server, key)
     except PinwardenError as err:

@@ -62,7 +62,7 @@ class LockStatus(Record):
     changes: tuple[Change, ...] = ()
     """The changes of the configuration."""
     scan_warnings: tuple[Row, ...] = ()
-    """Those of ``rows`` that are scan warnings about text that is not approved yet."""
+    """The rows that are scan warnings about text that is not approved yet."""
 
 
 class ApprovedServers:
@@ -95,15 +95,15 @@ class ApprovedServers:
         return _build_status("changed" if changes else "unchanged", changes, file)
 
     def entry(self, key: str) -> Entry | None:
-        """The lock entry with this key; None if the lock has none."""
+        """Return the lock entry with this key; None if the lock has none."""
         return self._entries.get(key)
 
     def find_started_entry(self, server: ConfiguredServer, key: str) -> Entry | None:
-        """The entry that the server's ``pinwarden run`` command starts; None for other commands."""
+        """Return the entry that the server's ``pinwarden run`` command starts; None for other commands."""
         return find_started_entry(server, key, self._entries.values())
 
     def surface(self, key: str) -> Surface | None:
-        """The approved surface of an entry; None if there is none, or its file is missing."""
+        """Return the approved surface of an entry; None if there is none, or its file is missing."""
         entry = self._entries.get(key)
         extension = read_extension(entry) if entry is not None else None
         pin = extension.surface if extension else None

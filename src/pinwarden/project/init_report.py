@@ -79,7 +79,7 @@ def build_init_report(discovery: Discovery) -> Report:
 
 
 def _list_scan_warnings(servers: Sequence[DiscoveredServer]) -> list[Row]:
-    """The scan warnings about servers that were refused or accepted by name."""
+    """Return the scan warnings about servers that were refused or accepted by name."""
     return [row for server in servers if not server.is_undecided for row in server.status.scan_warnings]
 
 
@@ -157,7 +157,7 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
 
 
 def _build_details(discovery: Discovery) -> Iterator[str]:
-    """Notes about servers that are configured as before, which the last run printed too."""
+    """Return notes about servers that are configured as before, which the last run printed too."""
     if discovery.undecided:
         return
     unchanged = [server for server in discovery.servers if server.status.state == "unchanged"]

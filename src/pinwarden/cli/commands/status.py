@@ -50,7 +50,7 @@ def status(args: Namespace) -> int:
 
 
 def report_board(projects: Sequence[Project], *, check: bool = False) -> StatusReport:
-    """The state of every server, with what the gateway blocked."""
+    """Return the state of every server, with what the gateway blocked."""
     from pinwarden.project.status_report import report_status
 
     blocked, notes = find_blocked_items(projects)
