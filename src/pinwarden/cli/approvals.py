@@ -109,7 +109,7 @@ def ask_decision(
 
 
 def render_approval(approval: Approval, detail: Detail = "short") -> str:
-    """What a person reads before approving: the changes, and the whole surface if nothing of it was approved."""
+    """Render the changes, and the whole surface if nothing of it was approved before."""
     warnings = approval.candidate.warnings
     if approval.is_first:
         changes = render_changes(approval.changes, detail=detail) if approval.changes else ""
@@ -121,7 +121,7 @@ def render_approval(approval: Approval, detail: Detail = "short") -> str:
 
 
 def render_changes_with_warnings(changes: Sequence[Change], warnings: Sequence[Row], detail: Detail = "short") -> str:
-    """Changes of a surface, and the scan warnings about their text, if there are any."""
+    """Render the changes of a surface, and the scan warnings about their text, if there are any."""
     shown = render_changes(changes, detail=detail)
     return shown + (render_warnings(warnings) if warnings else "")
 
@@ -133,7 +133,7 @@ def _print_heading(server: ServerToApprove) -> None:
 
 
 def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | str:
-    """The surface of the server, or what was answered to the question whether to start it.
+    """Return the surface of the server, or the answer if the user did not agree to start it.
 
     A command that differs from the lock is started only after this question, whatever the options allow.
     """
@@ -157,7 +157,7 @@ def _ask_to_start(server: ServerToApprove, prepared: PreparedServer) -> str:
 
 
 def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
-    """Offer to approve only the configuration. Without a change of it, there is nothing to decide."""
+    """Offer to approve only the configuration. If it did not change, there is nothing to decide."""
     if not any(part.configured for part in server.parts):
         sys.stdout.write(wrap("Nothing was approved: its tools were not read."))
         return SKIPPED
@@ -178,7 +178,7 @@ def approve_shown(approval: Approval, approver: Approver) -> str:
 
 
 def _decide_each(approval: Approval, approver: Approver) -> str:
-    """Ask about the configuration and then about each changed item. Every approved one is written at once."""
+    """Ask about the configuration and then about each changed item. Every approval is written at once."""
     server, served = approval.server, approval.surface
     configuration = list_config_changes(server)
     if any(part.configured for part in server.parts):

@@ -46,12 +46,12 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
 
 
 def quote_server(name: str) -> str:
-    """The name of a server in a question, in quotes, so that a name such as ``everything`` is not read as a word."""
+    """Quote the name of a server in a question, so that a name such as ``everything`` is not read as a word."""
     return repr(name[:120])
 
 
 def read_line(prompt: str) -> str:
-    """One line from stdin with its line end, after a prompt on stderr; empty at the end of the input."""
+    """Return one line from stdin with its line end, after a prompt on stderr; empty at the end of the input."""
     sys.stdout.flush()
     sys.stderr.write(prompt)
     sys.stderr.flush()
@@ -67,7 +67,7 @@ def read_line(prompt: str) -> str:
 
 
 def choice_letters(choices: Sequence[str]) -> dict[str, str]:
-    """The letter of each choice: "show" and "skip" become s and k."""
+    """Return the letter of each choice: "show" and "skip" become s and k."""
     letters: dict[str, str] = {}
     for choice in choices:
         letters[choice] = next(letter for letter in choice if letter not in letters.values())
@@ -75,13 +75,13 @@ def choice_letters(choices: Sequence[str]) -> dict[str, str]:
 
 
 def _format_choices(letters: Mapping[str, str], default: str | None) -> str:
-    """The choices with their letters in brackets, such as ``[y]es [s]how s[k]ip [q]uit (Enter = yes):``."""
+    """Return the choices with their letters in brackets, such as ``[y]es [s]how s[k]ip [q]uit (Enter = yes):``."""
     words = " ".join(choice.replace(letter, f"[{letter}]", 1) for choice, letter in letters.items())
     return f"{words}:" if default is None else f"{words} (Enter = {default}):"
 
 
 def _format_prompt(question: str, choices: str) -> str:
-    """The question and its choices on one line, or on a terminal that is too narrow for that, on several."""
+    """Return the question and its choices, on one line if the terminal is wide enough."""
     from pinwarden.cli.render.text import wrap
 
     fits = wrap(f"{question} {choices} {_ROOM_FOR_ANSWER}", stream=sys.stderr).count("\n") == 1

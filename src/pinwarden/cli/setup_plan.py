@@ -78,7 +78,7 @@ def _list_files_to_enforce(servers: tuple[ServerStatus, ...]) -> Iterator[tuple[
 
 
 def _describe_plan(plan: SetupPlan) -> Iterator[str]:
-    """One line for each step that has something to do."""
+    """Return one line for each step that has something to do."""
     if plan.pinned_files:
         yield f"Pin: write exact releases into {plural(plan.pinned_files, 'file')}, as shown below."
     if plan.unverified:
@@ -97,7 +97,7 @@ def _describe_plan(plan: SetupPlan) -> Iterator[str]:
 
 
 def _describe_in_full(plan: SetupPlan) -> Iterator[str]:
-    """Every command, address and file of the plan."""
+    """Yield every command, address and file of the plan."""
     yield from (f"start: {command}" for command in plan.commands)
     yield from (f"connect to: {address}" for address in plan.addresses)
     for file, names in plan.files:

@@ -1,4 +1,4 @@
-"""The review step of ``setup``: start the servers that are not approved, show their tools, one decision for each."""
+"""The review step of ``setup``: start the servers that are not approved, show their tools, and ask about each."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def review_tools(setup: Setup) -> None:
 
 
 def find_unapproved(setup: Setup) -> list[ServerToApprove]:
-    """The servers that are not approved, or not as they are configured now."""
+    """Return the servers that are not approved, or not as they are configured now."""
     return [server for server in find_servers_to_approve(setup.projects) if server.needs_approval]
 
 
 def prepare_servers(
     setup: Setup, servers: Sequence[ServerToApprove], *, silent: bool = False
 ) -> Iterator[tuple[ServerToApprove, PreparedServer]]:
-    """The servers that can be started or contacted. The others are reported, unless ``silent``."""
+    """Yield the servers that can be started or contacted. The others are reported, unless ``silent``."""
     for server in servers:
         try:
             if server.problem is not None:
@@ -95,7 +95,7 @@ def _agrees_to_start(setup: Setup, prepared: Sequence[tuple[ServerToApprove, Pre
 def _read_surfaces(
     prepared: Sequence[tuple[ServerToApprove, PreparedServer]],
 ) -> Iterator[tuple[ServerToApprove, Surface]]:
-    """The surface of every server that responds; the others are reported."""
+    """Yield the surface of every server that responds, and report the others."""
     from pinwarden.cli.streams import Progress
     from pinwarden.project.server_start import probe_prepared
 
@@ -113,7 +113,7 @@ def _read_surfaces(
 
 
 def _group_decisions(servers: Iterator[tuple[ServerToApprove, Surface]]) -> list[ServerDecision]:
-    """One decision for each server. Several releases of one package that no person approved before are one decision."""
+    """Group the servers into decisions. Several releases of one package, none approved before, are one decision."""
     groups: dict[object, list[tuple[ServerToApprove, Surface]]] = {}
     for server, surface in servers:
         package = None if server.reviewed_surfaces() else identify_package(server)
@@ -167,7 +167,7 @@ def _agrees_to_unseen(names: Sequence[str]) -> bool:
 
 
 def _name_if_harmless(decision: ServerDecision) -> str:
-    """The quoted name of a server that ``all`` would approve; empty if it looks like an attack."""
+    """Return the quoted name of a server that ``all`` would approve; empty if it looks like an attack."""
     suspicious = any(approval.looks_like_attack for approval in decision.prepare())
     return "" if suspicious else quote_server(decision.name)
 
@@ -187,7 +187,7 @@ def _count_releases(approvals: Sequence[Approval]) -> str:
 
 
 def _render(approvals: Sequence[Approval], detail: Detail = "short") -> str:
-    """The first release, and for each other one how it differs from it."""
+    """Return the first release, and for each other one how it differs from it."""
     first = approvals[0]
     text = render_approval(first, detail)
     for other in approvals[1:]:

@@ -58,7 +58,7 @@ class Setup(Record):
         return ProbeOptions(allow_execute=True, allow_private=private, timeout=self.args.timeout, send_only=())
 
     def statuses(self, project: Project | None = None) -> tuple[ServerStatus, ...]:
-        """The state of every server, in all scopes or in one, as the files say now."""
+        """Return the current state of every server, in all scopes or in one."""
         from pinwarden.project.status import server_statuses
 
         return server_statuses(self.projects if project is None else (project,))
@@ -210,14 +210,14 @@ def agrees(setup: Setup, question: str, *, otherwise: bool = True) -> bool:
 
 
 def _names(setup: Setup, project: Project, state: str) -> tuple[str, ...]:
-    """The locked servers of a scope that are not, or not everywhere, in a state."""
+    """Return the names of the locked servers in a scope that lack a state in some client."""
     servers = setup.statuses(project)
     left = (server.name for server in servers if server.locked != "no" and getattr(server, state) in ("no", "partly"))
     return tuple(dict.fromkeys(left))
 
 
 def _plan_enforcement(setup: Setup) -> Iterator[EnforcementPlan]:
-    """The plan of each scope, for approved servers that a client starts in another way."""
+    """Yield the plan of each scope, for approved servers that a client starts in another way."""
     from pinwarden.project.enforce import plan_enforcement
 
     for project in setup.projects:
