@@ -28,7 +28,7 @@ def play(
     """Run ``pinwarden`` with these arguments on a terminal, and answer each question with the keys of `answer`."""
     environment = {**world.environment, "NO_COLOR": "1"}
     questions: list[str] = []
-    with AtTerminal(*arguments, cwd=world.project, env=environment, seconds=280, columns=columns) as terminal:
+    with AtTerminal(*arguments, cwd=world.project, env=environment, seconds=400, columns=columns) as terminal:
         while (shown := terminal.until_question()) is not None:
             question = last_question(as_screen(shown))
             questions.append(question)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cli.run import Outcome, pinwarden_in
@@ -69,6 +70,7 @@ class Story:
     before_enforcing: Mapping[str, bytes]
 
 
+@pytest.mark.timeout(600)  # a minute on two cores, and several where other tests take them
 def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_by_another(tmp_path: Path) -> None:
     """One test, because the parts need the same servers, which take most of the time."""
     before: dict[str, bytes] = {}
@@ -259,6 +261,7 @@ def test_without_a_terminal_each_option_allows_one_thing_more(tmp_path: Path) ->
         assert states(world) == DONE
 
 
+@pytest.mark.timeout(600)
 def test_every_screen_fits_and_is_as_recorded(tmp_path: Path) -> None:
     """With UPDATE_SNAPSHOTS=1 in the environment, the recorded screens are written."""
     screens: dict[int, str] = {}
