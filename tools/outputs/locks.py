@@ -79,6 +79,7 @@ def init() -> Schema:
             "clients": array(CLIENT, minItems=1),
             "files": array(file),
             "servers": array(server),
+            "policy": or_null(TEXT),
             "undecided": array(ref("row")),
             "findings": array(finding),
         }

@@ -351,7 +351,7 @@ def policy_from_table(value: Any) -> Policy:
         gateway=parse_gateway_policy(table.value["gateway"]) if "gateway" in table else None,
         table=_to_json(table.value),
     )
-    if not _has_rules(policy):
+    if not _has_rules(policy) and "exact-releases" not in require:
         raise policy_error("policy", "has no rule, so it would allow everything")
     return policy
 

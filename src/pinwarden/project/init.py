@@ -33,6 +33,7 @@ from pinwarden.project.lock import (
     probed_release,
     with_approved_surface,
 )
+from pinwarden.project.policy_commands import write_default_policy
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
 from pinwarden.system.redaction import iter_names, list_command_lines, list_urls
@@ -103,13 +104,16 @@ def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approve
 def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Report:
     """Write all entries and approved surfaces in one step, and report the findings.
 
+    The first lock of a project gets a policy file next to it, unless the project has a policy.
+
     While a decision is missing, new and changed servers are not written.
     """
     servers = [server for server in discovery.servers if server.refused is None and server.status.state != "unchanged"]
     fresh = [] if discovery.undecided else servers
     if fresh or _list_refused_after_probe(discovery) or (discovery.lock is not None and not discovery.undecided):
         write_approvals(discovery, fresh, approver, now)
-    return build_init_report(discovery)
+    is_first = bool(fresh) and discovery.lock is None and discovery.project.scope == "project"
+    return build_init_report(discovery, write_default_policy(discovery.project) if is_first else None)
 
 
 def _choose_approval_reason(server: DiscoveredServer) -> str:

@@ -31,8 +31,11 @@ _NO_SERVERS_HINT = (
 )
 
 
-def build_init_report(discovery: Discovery) -> Report:
-    """Build the report. The exit code is 1 if a server was refused or needs a decision."""
+def build_init_report(discovery: Discovery, written_policy: str | None = None) -> Report:
+    """Build the report. The exit code is 1 if a server was refused or needs a decision.
+
+    ``written_policy`` is the name of the policy file that was written with the lock.
+    """
     project, servers, undecided = discovery.project, discovery.servers, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
     rows = [*_build_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
@@ -53,7 +56,7 @@ def build_init_report(discovery: Discovery) -> Report:
         if unread or _build_unprobed_rows(project, servers)
         else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
-        notes=tuple(_build_notes(discovery)),
+        notes=(*_build_notes(discovery), *_describe_policy(written_policy)),
         details=tuple(_build_details(discovery)),
         next_command=_choose_next_command(discovery, floating=any(row.code == "floating" for row in findings)),
         facts={
@@ -63,6 +66,7 @@ def build_init_report(discovery: Discovery) -> Report:
                 for file in discovery.files
             ],
             "servers": [_server_to_json(discovery, server) for server in servers],
+            "policy": written_policy,
             "undecided": [row_to_json(row) for server in undecided for row in server.status.rows],
             "findings": [
                 _finding_to_json(row)
@@ -154,6 +158,11 @@ def _build_notes(discovery: Discovery) -> Iterator[str]:
     for server in discovery.servers:
         if server.status.state != "unchanged":
             yield from _describe_redacted(server)
+
+
+def _describe_policy(written: str | None) -> Iterator[str]:
+    if written is not None:
+        yield f"{written} written: ci fails on servers without an exact release (exact-releases = false only warns)"
 
 
 def _build_details(discovery: Discovery) -> Iterator[str]:

@@ -79,6 +79,16 @@ exact-releases = true
 # owner = "security@example.org"
 # expires = 2027-01-31
 """
+DEFAULT_POLICY = """\
+# Rules for the MCP servers of this project, which pinwarden ci checks.
+[policy]
+version = 1
+
+[policy.require]
+# Clients name the exact release of every package; pinwarden pin writes it. With false, ci only warns.
+exact-releases = true
+"""
+"""The policy that the first ``pinwarden init`` of a project writes."""
 _MINIMAL = {"version": 1, "minTrustTier": "conditional"}
 
 
@@ -101,6 +111,30 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
         exit_code=EXIT_CLEAN,
         facts={"file": displayed, "action": action, "recommended": recommended, "digest": digest},
     )
+
+
+def write_default_policy(project: Project) -> str | None:
+    """Write the default policy of a project that has none, and return the name of the file; None if it has one."""
+    own, toolpin = project.policy_file, project.root / TOOLPIN_POLICY
+    if any(path.exists() or path.is_symlink() for path in (own, toolpin)):
+        return None
+    create_file(own, DEFAULT_POLICY.encode())
+    return project.display_path(own)
+
+
+def find_policy_to_sign(project: Project) -> Path | None:
+    """The policy of a project, which a signature of the lock has to cover; None if there is none.
+
+    Raises USAGE if the project has two: a signature covers only one.
+    """
+    files = [path for path in (project.policy_file, project.root / TOOLPIN_POLICY) if path.exists()]
+    if len(files) > 1:
+        raise PinwardenError(
+            "USAGE",
+            "this project has two policies, but a signature covers only one",
+            hint=f"Name the policy to sign: --policy {project.display_path(files[0])}",
+        )
+    return files[0] if files else None
 
 
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
@@ -209,6 +243,8 @@ def _merge_into_file(path: Path, policy: bytes, force: bool) -> bytes:
         tables = tomllib.loads(before.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
         raise PinwardenError("POLICY_INVALID", f"{path.name} is not TOML: {err}") from err
+    if before == DEFAULT_POLICY.encode():
+        return policy
     if "policy" not in tables:
         return before.rstrip() + b"\n\n" + policy if before.strip() else policy
     if not force:

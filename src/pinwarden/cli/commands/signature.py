@@ -6,6 +6,7 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.bundle_arguments import add_bundle_arguments, get_bundle_files
 from pinwarden.cli.commands import command
@@ -26,6 +27,9 @@ from pinwarden.cli.key_arguments import (
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_from
 from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.project.project import Project
 
 _ROLES = ("verifier", "maintainer", "auditor")
 _CLAIMS = ("integrity", "audit", "compatibility")
@@ -128,7 +132,9 @@ def _configure_lock_sign(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--key", action="append", required=True, metavar="FILE", help="private key; repeatable with --dsse"
     )
-    parser.add_argument("--policy", metavar="FILE", help="policy whose digest the signature includes")
+    parser.add_argument(
+        "--policy", metavar="FILE", help="policy whose digest the signature includes (default: the project's policy)"
+    )
     parser.add_argument(
         "--dsse",
         action="store_true",
@@ -170,7 +176,7 @@ def lock_sign(args: Namespace) -> int:
         output=Path(args.output) if args.output else project.root / SIGNATURE_FILE,
         keys=read_private_keys(args.key),
         now=now(),
-        policy=Path(args.policy) if args.policy else None,
+        policy=_find_signed_policy(args, project),
         dsse=args.dsse,
         add=args.add,
     )
@@ -194,7 +200,9 @@ def _configure_lock_verify_signature(parser: ArgumentParser) -> None:
         metavar="N",
         help="minimum number of distinct keys that must have signed (default: 1)",
     )
-    parser.add_argument("--policy", metavar="FILE", help="policy that the signature must cover")
+    parser.add_argument(
+        "--policy", metavar="FILE", help="policy that the signature must cover (default: the project's policy)"
+    )
     add_partial_argument(parser)
     add_project_arguments(parser)
     add_format_argument(parser)
@@ -219,8 +227,15 @@ def lock_verify_signature(args: Namespace) -> int:
     required = build_required_signers(args, keys)
     project = project_from(args)
     signatures = find_signature_files(args, project)
-    policy = Path(args.policy) if args.policy else None
+    policy = _find_signed_policy(args, project)
     return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
+
+
+def _find_signed_policy(args: Namespace, project: Project) -> Path | None:
+    """The policy that a signature covers."""
+    from pinwarden.project.policy_commands import find_policy_to_sign
+
+    return Path(args.policy) if args.policy else find_policy_to_sign(project)
 
 
 def _parse_duration(text: str) -> timedelta:
