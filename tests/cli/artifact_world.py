@@ -70,9 +70,13 @@ class User:
         (self.root / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
 
     def lock(self) -> None:
-        """Approve what is configured."""
+        """Approve what is configured. A floating version only warns, unless a test has a policy of its own."""
+        policy = self.root / "pinwarden.toml"
+        has_policy = policy.exists()
         outcome = self.run("init", "--accept-all", "--by", "me")
         assert outcome.code == 0, outcome
+        if not has_policy:
+            policy.unlink(missing_ok=True)
 
     def prove(self, *names: str) -> Any:
         """Pin the bytes of what is locked; the gate has to be clean then."""

@@ -209,6 +209,7 @@ class TestLockAttacks:
     def test_an_unreadable_policy_is_not_treated_as_missing(self, world: World) -> None:
         """Attack: make the policy vanish by a link to nowhere, or by a misspelt table."""
         policy = world.root / "pinwarden.toml"
+        policy.unlink()
         policy.symlink_to("nowhere")
         assert world.run("ci").code == 3
         policy.unlink()

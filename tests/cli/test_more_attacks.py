@@ -301,8 +301,8 @@ def test_an_entry_that_lies_to_the_policy_about_itself_is_caught(  # noqa: PLR09
 )
 def test_a_consistent_entry_is_clean_under_a_policy(world: World, file: str, root: str, entry: Any) -> None:
     world.write(file, {root: {"notes": entry}})
-    world.lock()
     world.write("pinwarden.toml", '[policy.servers]\ndeny=["other"]\n')
+    world.lock()
     assert world.run("ci").code == 0
 
 

@@ -33,6 +33,7 @@ class World(ProjectFolder):
 
     def configure(self, **servers: Any) -> None:
         (self.root / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        (self.root / "pinwarden.toml").write_text("[policy.require]\nexact-releases = false\n")
         outcome = self.run("init")
         assert outcome.code == 0, outcome
 

@@ -73,7 +73,7 @@ def test_harmless_servers_pass(world: ConfiguredWorld) -> None:
     world.configure_user()
     outcome = world.run("scan", "--allow-execute")
     assert outcome.code == 0
-    assert outcome.out.splitlines()[-2:] == ["nothing suspicious found", "Next: pinwarden init"]
+    assert outcome.out.splitlines()[-2:] == ["nothing suspicious found", "Next: pinwarden setup"]
 
 
 def test_a_configuration_file_can_be_the_target(world: ConfiguredWorld) -> None:

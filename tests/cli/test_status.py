@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,8 +73,8 @@ class TestStates:
             ("memory", "no"),
             ("notes", "no"),
         ]
-        assert facts["next_command"] == "pinwarden init"
-        assert world.run(*shlex.split(facts["next_command"])[1:]).code == 0
+        assert facts["next_command"] == "pinwarden setup"
+        assert world.run("init").code == 0
         assert {server["locked"] for server in world.facts()["servers"]} == {"yes"}
 
     def test_one_server_in_two_clients_is_one_row(self, world: StatusWorld) -> None:
@@ -105,9 +104,9 @@ class TestStates:
         world.run("init")
         world.write({".mcp.json": {"mcpServers": {"notes": NOTES, "my clock": CLOCK}}})
         server = world.server("my clock")
-        assert (server["locked"], server["next_step"]) == ("no", "lock")
-        assert server["next_command"] == "pinwarden init --accept 'my clock'"
-        assert world.run(*shlex.split(server["next_command"])[1:]).code == 0
+        assert (server["locked"], server["next_step"]) == ("no", "approve")
+        assert server["next_command"] == "pinwarden approve 'my clock'"
+        assert world.run("init", "--accept", "my clock").code == 0
         assert world.server("my clock")["locked"] == "yes"
 
     def test_the_same_server_in_another_client_is_locked_for_that_client_next(self, world: StatusWorld) -> None:
@@ -115,8 +114,8 @@ class TestStates:
         world.run("init")
         world.write({".cursor/mcp.json": {"mcpServers": {"notes": NOTES}}})
         server = world.server("notes")
-        assert (server["clients"], server["locked"], server["next_step"]) == (["claude", "cursor"], "partly", "lock")
-        assert world.run(*shlex.split(server["next_command"])[1:]).code == 0
+        assert (server["clients"], server["locked"], server["next_step"]) == (["claude", "cursor"], "partly", "approve")
+        assert world.run("init", "--accept", "notes").code == 0
         assert world.server("notes")["locked"] == "yes"
 
     def test_a_changed_command_is_not_what_was_approved_or_verified(self, world: StatusWorld) -> None:
@@ -164,7 +163,7 @@ class TestAttention:
         world.approve("lights")
         outcome = world.run("status", "--check")
         assert outcome.code == 0, outcome
-        assert outcome.out.endswith("Next: pinwarden outdated\n")
+        assert outcome.out.endswith("Next: pinwarden init-ci\n")
 
     def test_an_unreadable_file_needs_attention(self, world: StatusWorld) -> None:
         world.write({".mcp.json": "{"})
@@ -202,7 +201,7 @@ class TestAttention:
         world.approve("notes")
         world.block("notes")
         server = world.server("notes")
-        assert (server["blocked"], server["next_command"]) == (["tool search"], "pinwarden review")
+        assert (server["blocked"], server["next_command"]) == (["tool search"], "pinwarden approve notes")
         assert "  notes: tool search\n" in world.run("status").out
         (review,) = json.loads(world.run("review", "list", "--format", "json").out)["reviews"]
         assert world.run("review", "reject", review["name"]).code == 0
@@ -308,7 +307,7 @@ class TestHostileInput:
         world.write({".mcp.json": {"mcpServers": {"notes": NOTES}}})
         outcome = world.run("status", PYTHONIOENCODING="ascii", LC_ALL="C")
         assert outcome.out.isascii()
-        assert re.search(r"^notes +1\.0\.0 +yes +no +no +no +never +lock$", outcome.out, re.MULTILINE)
+        assert re.search(r"^notes +1\.0\.0 +yes +no +no +no +never +setup$", outcome.out, re.MULTILINE)
 
 
 _WATCHED = """

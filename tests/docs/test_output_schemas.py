@@ -462,7 +462,7 @@ CASES = (
     case("policy init", on=policy(), code=1, errs=True),
     case("policy check", on=conditional),
     case("policy check", on=policy(WAIVERS), code=1),
-    case("policy check", on=configured, code=3, errs=True),
+    case("policy check", on=added, code=3, errs=True),
     case("policy digest", on=policy()),
     case("policy digest", code=3, errs=True),
     case("policy generate"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.questions import QUIT, ask
-from pinwarden.cli.render.text import wrap
+from pinwarden.cli.render.text import render_command, wrap
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, is_failing, plural
@@ -171,17 +171,20 @@ def find_servers(setup: Setup) -> bool:
 def finish(setup: Setup) -> int:
     """Show the state of every server and what to do next. The exit code is 1 if something is left to do."""
     from pinwarden.cli.commands.status import print_board, report_board
+    from pinwarden.cli.commit_line import build_commit_command
 
     sys.stdout.write("\n")
     result = report_board(setup.projects)
     print_board(result)
     sys.stdout.write(wrap(result.report.summary))
     left = [server for server in result.servers if server.next_step is not None]
-    if left:
-        sys.stdout.write(wrap(f"Next: {result.report.next_command}"))
-        return EXIT_REFUSED
-    sys.stdout.write(wrap("Next, to check all this on every push: pinwarden init-ci"))
-    return EXIT_CLEAN
+    command = result.report.next_command
+    sys.stdout.write("".join(wrap(note) for note in result.report.notes))
+    commit = build_commit_command(setup.projects)
+    sys.stdout.write(render_command("Commit", commit) if commit else "")
+    reason = "Next, to check all this on every push" if command == "pinwarden init-ci" else "Next"
+    sys.stdout.write(wrap(f"{reason}: {command}") if command else "")
+    return EXIT_REFUSED if left else EXIT_CLEAN
 
 
 def print_heading(step: str, what: str) -> None:

@@ -351,7 +351,7 @@ GENERAL_CODES = (
         "LOCK_MISSING",
         EXIT_UNCHECKED,
         "There is no lockfile.",
-        "Run `pinwarden init` to create one, or name another lockfile with --file.",
+        "Run `pinwarden setup` to lock the configured servers, or name another lockfile with --file.",
     ),
     ErrorCode(
         "SERVER_NOT_LOCKED",

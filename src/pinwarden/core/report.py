@@ -68,6 +68,8 @@ class Report(Record):
     table: ReportTable | None = None
     next_command: str | None = None
     """The command that a user runs next, complete and quoted for a shell."""
+    commit_command: str | None = None
+    """The command that adds the files of the project to the next commit; for text only."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each row code, for formats that list their rules."""
     file: str | None = None

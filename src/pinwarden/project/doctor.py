@@ -34,7 +34,7 @@ from pinwarden.project.configs import (
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
-from pinwarden.project.next_step import CHOOSE_CONFIGS, choose_after_finding
+from pinwarden.project.next_step import SET_UP, choose_after_finding
 from pinwarden.project.secrets_audit import SECRET_KINDS, build_secret_row, secret_to_json
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
@@ -265,7 +265,7 @@ def _program_to_json(project: Project, program: Program) -> dict[str, Any]:
 
 def _build_notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
     if view.document is None:
-        yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden init"
+        yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden setup"
     listed = tuple(programs)
     present = [program.name for program in listed if program.path]
     missing = [program.name for program in listed if not program.path]
@@ -276,8 +276,11 @@ def _build_notes(project: Project, view: ConfigView, programs: Iterable[Program]
 
 def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str | None:
     if view.document is None:
-        return CHOOSE_CONFIGS if view.servers else None
-    return "pinwarden ci" if ok else choose_after_finding(rows, {server.name for server in view.servers})
+        return SET_UP if view.servers else None
+    if ok:
+        return "pinwarden ci"
+    command = choose_after_finding(rows, {server.name for server in view.servers})
+    return None if command == "pinwarden doctor" else command
 
 
 def _summarize(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:

@@ -14,7 +14,8 @@ from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_rea
 from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
-from pinwarden.project.next_step import choose_after_locking, has_all_bytes
+from pinwarden.project.scopes import describe_own_lock
+from pinwarden.project.status_report import choose_command_in_scope
 from pinwarden.system.masking import mask_name
 from pinwarden.system.probe_budget import get_probe_stderr
 from pinwarden.system.redaction import list_redacted_members, redact_entry
@@ -56,9 +57,9 @@ def build_init_report(discovery: Discovery, written_policy: str | None = None) -
         if unread or _build_unprobed_rows(project, servers)
         else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
-        notes=(*_build_notes(discovery), *_describe_policy(written_policy)),
+        notes=(*_build_notes(discovery), *_describe_policy(written_policy), *_describe_scope(discovery)),
         details=tuple(_build_details(discovery)),
-        next_command=_choose_next_command(discovery, floating=any(row.code == "floating" for row in findings)),
+        next_command=_choose_next_command(discovery),
         facts={
             "clients": list(CLIENTS),
             "files": [
@@ -165,6 +166,11 @@ def _describe_policy(written: str | None) -> Iterator[str]:
         yield f"{written} written: ci fails on servers without an exact release (exact-releases = false only warns)"
 
 
+def _describe_scope(discovery: Discovery) -> Iterator[str]:
+    if discovery.project.scope != "project" and not discovery.undecided and discovery.servers:
+        yield describe_own_lock(discovery.project)
+
+
 def _build_details(discovery: Discovery) -> Iterator[str]:
     """Return notes about servers that are configured as before, which the last run printed too."""
     if discovery.undecided:
@@ -192,20 +198,14 @@ def _describe_redacted(server: DiscoveredServer) -> Iterator[str]:
         yield describe_uncovered_members(server.server.name, unseen)
 
 
-def _choose_next_command(discovery: Discovery, *, floating: bool) -> str | None:
+def _choose_next_command(discovery: Discovery) -> str | None:
     if discovery.undecided:
         options = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
         return f"pinwarden init {options}"
     locked = [server for server in discovery.servers if server.refused is None]
     if any(file.fault for file in discovery.files):
         return "pinwarden doctor"
-    if not locked:
-        return None
-    return choose_after_locking(
-        floating=floating,
-        without_tools=not all(map(discovery.is_pinned, locked)),
-        without_bytes=not has_all_bytes(discovery.lock),
-    )
+    return choose_command_in_scope(discovery.project) if locked else None
 
 
 def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:

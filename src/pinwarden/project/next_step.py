@@ -6,16 +6,13 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 
 from pinwarden.clients.drift import CONFIG_KINDS
-from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import COULD_NOT_CHECK, Row, is_failing
-from pinwarden.lock.locked_launch import read_locked_launch
-from pinwarden.lock.lockfile import PROBLEMS, Lock
-from pinwarden.project.locked_servers import has_pinned_bytes
+from pinwarden.lock.lockfile import PROBLEMS
 
 CHECK_LIVE = "pinwarden ci --live --allow-execute"
-CHOOSE_CONFIGS = "pinwarden init"
+APPROVE_ALL = "pinwarden approve --all"
 PIN_RELEASES = "pinwarden pin"
-RECORD_TOOLS = "pinwarden init --allow-execute"
+SET_UP = "pinwarden setup"
 _MAX_NAMES = 3
 _MAX_NAME = 120
 
@@ -30,8 +27,9 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
         return "pinwarden doctor"
     if first.code == "floating_release":
         return PIN_RELEASES
-    if first.code in CONFIG_KINDS or first.entity == "config":
-        return CHOOSE_CONFIGS
+    if first.code in CONFIG_KINDS:
+        names = list(dict.fromkeys(row.name for row in failing if row.code in CONFIG_KINDS and row.name))
+        return f"pinwarden approve {quote_name(names[0])}" if len(names) == 1 else APPROVE_ALL
     if first.entity == "policy":
         return "pinwarden policy check"
     server = _find_server(first, servers)
@@ -45,41 +43,20 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     return f"pinwarden explain {quote_name(server)}"
 
 
-def choose_after_locking(*, floating: bool, without_tools: bool, without_bytes: bool) -> str:
-    """The next command for servers that are locked."""
-    if floating:
-        return "pinwarden pin"
-    if without_tools:
-        return RECORD_TOOLS
-    return "pinwarden prove" if without_bytes else "pinwarden ci"
-
-
-def choose_after_proof(*, pinned: bool, refused: Sequence[str], failed: Sequence[str]) -> str | None:
-    """The next command after ``pinwarden prove``."""
+def choose_after_proof(*, refused: Sequence[str], failed: Sequence[str]) -> str | None:
+    """Return the next command after ``pinwarden prove`` refused or could not check something."""
     if refused:
         return f"pinwarden explain {quote_name(refused[0])}"
     if failed:
         return " ".join(["pinwarden prove", *(map(quote_name, failed) if len(failed) <= _MAX_NAMES else ())])
-    return "pinwarden fetch" if pinned else None
+    return None
 
 
 def choose_after_scan(warned: Sequence[str], *, locked: bool) -> str:
     """The next command after ``pinwarden scan`` of all configured servers."""
     if warned:
         return f"pinwarden inspect {quote_name(warned[0])} --allow-execute"
-    return CHECK_LIVE if locked else CHOOSE_CONFIGS
-
-
-def has_all_bytes(lock: Lock | None) -> bool:
-    """Whether the bytes of all packages and images in a lock are pinned. Nothing else has bytes to pin."""
-    for entry in lock.entries if lock is not None else ():
-        try:
-            runs = read_locked_launch(entry).launch
-        except PinwardenError:
-            continue
-        if (runs.via or runs).kind in ("npm", "pypi", "oci") and not has_pinned_bytes(entry):
-            return False
-    return True
+    return CHECK_LIVE if locked else SET_UP
 
 
 def quote_name(name: str) -> str:

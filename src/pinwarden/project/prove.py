@@ -174,7 +174,7 @@ class _Proof:
             exit_code=exit_code,
             rows=tuple(rows),
             notes=hints_for_failures(self._failures),
-            next_command=_choose_next_command(self._pinned, open_rows),
+            next_command=_choose_next_command(self._project, open_rows),
             facts={"servers": self._pinned, "findings": [row_to_json(row) for row in rows]},
         )
 
@@ -277,10 +277,12 @@ def _summarize(
     return "; ".join(parts)
 
 
-def _choose_next_command(pinned: Sequence[object], open_rows: Sequence[Row]) -> str | None:
+def _choose_next_command(project: Project, open_rows: Sequence[Row]) -> str | None:
+    from pinwarden.project.status_report import choose_command_in_scope
+
     failed = list(dict.fromkeys(row.name for row in open_rows if row.code == COULD_NOT_CHECK))
     refused = [row.name for row in open_rows if row.code != COULD_NOT_CHECK and row.name]
-    return choose_after_proof(pinned=bool(pinned), refused=refused, failed=failed)
+    return choose_after_proof(refused=refused, failed=failed) or choose_command_in_scope(project)
 
 
 def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:

@@ -122,6 +122,16 @@ def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
     )
 
 
+def describe_own_lock(project: Project) -> str:
+    """Say where the lock of a user's own servers is, and that ``ci`` does not check it."""
+    try:
+        shown = f"~/{project.lock.resolve().relative_to(project.home.resolve()).as_posix()}"
+    except (ValueError, OSError, RuntimeError):  # outside the home folder, or a loop of links
+        shown = str(project.lock)
+    whose = "Your own servers" if project.scope == "user" else "Your own servers for this project"
+    return f"{whose} are locked in {shown}, outside the repository. pinwarden ci checks only the project's servers."
+
+
 def _is_used(project: Project) -> bool:
     return project.lock.exists() or bool(project.find_configs())
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 State = Literal["yes", "no", "partly", "n/a"]
-Step = Literal["review", "lock", "pin", "verify", "approve", "enforce"]
+Step = Literal["setup", "pin", "verify", "approve", "enforce"]
 """What to do next with a server, in the order in which it has to be done."""
 
-STEPS: tuple[Step, ...] = ("review", "lock", "pin", "verify", "approve", "enforce")
+STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
 _ENFORCEABLE = ("npm", "pypi", "oci", "mcpb", "url")
@@ -340,17 +340,21 @@ def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
 
 def _add_next_step(status: ServerStatus, rows: Sequence[ServerStatus], blocked: tuple[str, ...]) -> ServerStatus:
     row = replace(status, blocked=blocked)
-    step = _choose_step(row)
+    step = _choose_step(row, rows)
     return replace(row, next_step=step, next_command=None if step is None else _build_command(row, step, rows))
 
 
-def _choose_step(status: ServerStatus) -> Step | None:
+def _choose_step(status: ServerStatus, rows: Sequence[ServerStatus]) -> Step | None:
+    """The next step of a server. ``rows`` are all servers of the scope."""
     if status.blocked:
-        return "review"
+        return "approve"
     if status.disabled or not status.clients:
         return None  # nothing starts it
+    if all(other.locked == "no" for other in rows):
+        return "setup"
     if status.changed or status.locked != "yes":
-        return "lock"
+        # Approving locks the server too. An exact release comes first, so that it is the one that is approved.
+        return "pin" if status.pinned == "no" else "approve"
     states: tuple[tuple[Step, State], ...] = (
         ("pin", status.pinned),
         ("verify", status.verified),
@@ -365,10 +369,8 @@ def _build_command(status: ServerStatus, step: Step, rows: Sequence[ServerStatus
     name = shlex.quote(status.name)
     is_ambiguous = sum(other.name == status.name for other in rows) > 1
     client = f" --client {status.clients[0]}" if is_ambiguous and status.clients else ""
-    is_locked_already = any(other.locked != "no" for other in rows)
     commands: Mapping[Step, str] = {
-        "review": "pinwarden review",
-        "lock": f"pinwarden init --accept {name}" if is_locked_already else "pinwarden init",
+        "setup": "pinwarden setup",
         "pin": f"pinwarden pin {name}",
         "verify": f"pinwarden prove {name}",
         "approve": f"pinwarden approve {name}{client}",

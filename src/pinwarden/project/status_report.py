@@ -9,12 +9,14 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, collect_kind_reasons, plural
 from pinwarden.lock.lockfile import PROBLEMS
+from pinwarden.project.ci_workflow import is_checked_in_ci
 from pinwarden.project.config_secrets import audit_inputs
 from pinwarden.project.configs import ConfigView, read_config_view
 from pinwarden.project.doctor import ISSUE_KINDS
 from pinwarden.project.explain import entry_to_json
 from pinwarden.project.last_checked import read_last_checked
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
+from pinwarden.project.scopes import describe_own_lock
 from pinwarden.project.status import (
     STEPS,
     BlockedItems,
@@ -24,6 +26,7 @@ from pinwarden.project.status import (
     describe_secret,
     server_statuses,
 )
+from pinwarden.system.repository import find_repository_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 _COUNTED = ("pinned", "approved", "verified", "enforced")
 _FOR_ALL: Mapping[Step, str] = {
-    "review": "pinwarden review",
+    "setup": "pinwarden setup",
     "pin": "pinwarden pin",
     "verify": "pinwarden prove",
     "approve": "pinwarden approve --all",
@@ -74,7 +77,7 @@ def report_status(
         summary=_summarize(servers, broken=broken),
         exit_code=EXIT_REFUSED if broken or (check and attention) else EXIT_CLEAN,
         rows=tuple(rows),
-        notes=(*notes, *((last_checked.problem,) if last_checked.problem else ())),
+        notes=(*notes, *((last_checked.problem,) if last_checked.problem else ()), *_describe_scopes(projects)),
         facts={
             "ok": not broken,
             "attention": attention,
@@ -85,19 +88,39 @@ def report_status(
             "problems": [problem for document in documents for problem in problems_to_json(document.problems)],
         },
         rule_texts={**PROBLEMS, **collect_kind_reasons(ISSUE_KINDS)},
-        next_command="pinwarden doctor" if rows else choose_next_command(servers),
+        next_command="pinwarden doctor" if rows else choose_next_command(servers, projects),
     )
     return StatusReport(servers=servers, secrets=secrets, report=report)
 
 
-def choose_next_command(servers: Iterable[ServerStatus]) -> str | None:
-    """The one command to run next: the first step that a server needs. For several servers, it takes them all."""
+def choose_next_command(servers: Iterable[ServerStatus], projects: Sequence[Project]) -> str | None:
+    """Return the one command to run next: the first step that a server needs. For several servers, it takes them all.
+
+    What the gateway blocked comes first. If nothing is left to do and no CI workflow checks the project, it is
+    ``init-ci``.
+    """
     listed = tuple(servers)
+    blocked = [server for server in listed if server.blocked]
+    if blocked:
+        return blocked[0].next_command if len(blocked) == 1 else _FOR_ALL["approve"]
     for step in STEPS:
         waiting = [server for server in listed if server.next_step == step]
         if waiting:
-            return _FOR_ALL.get(step, waiting[0].next_command) if len(waiting) > 1 else waiting[0].next_command
-    return "pinwarden outdated" if any(server.locked != "no" for server in listed) else None
+            return _FOR_ALL[step] if len(waiting) > 1 else waiting[0].next_command
+    is_gated = any(server.scope == "project" and server.locked == "yes" for server in listed)
+    return "pinwarden init-ci" if is_gated and _lacks_ci(projects) else None
+
+
+def choose_command_in_scope(project: Project) -> str | None:
+    """Return the command to run next for the servers of one scope, as their files are now."""
+    return choose_next_command(server_statuses((project,)), (project,))
+
+
+def _lacks_ci(projects: Sequence[Project]) -> bool:
+    """Whether the project is in a repository without a CI workflow for Pinwarden."""
+    project = next((project for project in projects if project.scope == "project"), None)
+    root = find_repository_root(project.root) if project is not None else None
+    return root is not None and not is_checked_in_ci(root)
 
 
 def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
@@ -113,6 +136,11 @@ def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
     in_entries = f" ({plural(entries, 'entry', 'entries')})" if entries != len(servers) else ""
     shown = f"{plural(len(servers), 'server')}{in_entries}: {', '.join(states) or 'nothing to pin or verify'}"
     return f"{shown}. The lock is not what was approved." if broken else f"{shown}."
+
+
+def _describe_scopes(projects: Sequence[Project]) -> Iterator[str]:
+    """Say where the user's own locks are. With the project's servers in the same board, this is not obvious."""
+    return (describe_own_lock(project) for project in projects if project.scope != "project" and project.lock.exists())
 
 
 def _find_input_secrets(project: Project, view: ConfigView) -> Iterator[PlainSecret]:

@@ -145,6 +145,8 @@ def init_ci(args: Namespace) -> int:
     import os
     import sys
 
+    from pinwarden.cli.commit_line import build_commit_command
+    from pinwarden.cli.render.text import render_command
     from pinwarden.cli.workflow_files import choose_install_source, update_workflow
     from pinwarden.system.repository import find_repository_root
 
@@ -162,7 +164,14 @@ def init_ci(args: Namespace) -> int:
     path = root / _WORKFLOW_FILES[args.kind]
     done = update_workflow(root, path, text, force=args.force, command=[*command, "--install", spec])
     sys.stdout.write(f"{done} {os.path.relpath(path)}\n")
+    commit = build_commit_command(projects, (path, *_find_wheel(spec, root)))
+    sys.stdout.write(render_command("Commit", commit) if commit else "")
     return EXIT_CLEAN
+
+
+def _find_wheel(spec: str, root: Path) -> tuple[Path, ...]:
+    """The file in the repository that the job installs; none for an address."""
+    return () if "://" in spec else (root / spec,)
 
 
 def _render_workflow(kind: str, spec: str, root: Path, options: str) -> str:

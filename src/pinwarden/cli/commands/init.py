@@ -61,7 +61,9 @@ def init(args: Namespace) -> int:
       pinwarden init --allow-execute
       pinwarden init --accept notes
     """
+    from pinwarden.cli.commit_line import build_commit_command
     from pinwarden.cli.streams import Progress
+    from pinwarden.core.record import replace
     from pinwarden.project.init import discover_servers, lock_discovered, probe_servers, refuse_unknown_names
     from pinwarden.project.init_decisions import AcceptedServers
     from pinwarden.project.scopes import report_in_scopes
@@ -82,7 +84,8 @@ def init(args: Namespace) -> int:
             discovery = _decide(discovery, args, approver)
         return lock_discovered(discovery, now=now(), approver=approver)
 
-    return emit(report_in_scopes([(project, ()) for project in projects], init_in), args.format)
+    report = report_in_scopes([(project, ()) for project in projects], init_in)
+    return emit(replace(report, commit_command=build_commit_command(projects)), args.format)
 
 
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:

@@ -41,11 +41,16 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
         more = "note" if len(report.details) == 1 else "notes"
         notes.append(f"note: {len(report.details)} more {more} about what has not changed (-v shows them)")
     blocks = render_rows(rows, colour=colour, by_cause=detail != "verbose", rule_texts=report.rule_texts)
-    command = f"Next: {report.next_command}" if report.next_command else ""
-    shown = neutralize_log_commands(f"{show_invisible(command)}\n") if command else ""
+    commands = (("Commit", report.commit_command), ("Next", report.next_command))
+    shown = "".join(render_command(label, command) for label, command in commands if command)
     rows_of_table = report.table.rows if report.table is not None and detail != "quiet" else ()
     overview = render_table(report.table.headings, rows_of_table) if report.table is not None and rows_of_table else ""
     return "".join((blocks, *map(wrap, notes), overview, wrap(report.summary), shown))
+
+
+def render_command(label: str, command: str) -> str:
+    """A line with a command to paste, which is therefore not wrapped."""
+    return neutralize_log_commands(f"{label}: {show_invisible(command)}\n")
 
 
 def _choose_rows(report: Report, detail: Detail) -> tuple[Row, ...]:

@@ -73,7 +73,7 @@ def build_gate_result(
         rows_by_check=rows_by_check,
         checks_not_done=_list_checks_not_done(lock, options, policies),
         entry_counts=_count_entries(lock, options),
-        notes=tuple(_describe_coverage(lock, options, failed_names)),
+        notes=(*_describe_scope(project, options), *_describe_coverage(lock, options, failed_names)),
         servers=frozenset(entry.name for entry in lock.entries),
         without_tools=not all(map(_has_live_pin, lock.entries)),
     )
@@ -126,12 +126,12 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
 
 def _choose_next_command(projects: Sequence[GateResult], rows: Sequence[Row]) -> str | None:
     """Return the command that fixes the most severe finding or, without findings, runs a check that was skipped."""
-    from pinwarden.project.next_step import CHECK_LIVE, RECORD_TOOLS, choose_after_finding
+    from pinwarden.project.next_step import APPROVE_ALL, CHECK_LIVE, choose_after_finding
 
     if any(map(is_failing, rows)):
         return choose_after_finding(rows, frozenset().union(*(checked.servers for checked in projects)))
     if any(checked.without_tools for checked in projects):
-        return RECORD_TOOLS
+        return APPROVE_ALL
     live_skipped = any(checked.checks_not_done.get("live") == "skipped" for checked in projects)
     return CHECK_LIVE if live_skipped else None
 
@@ -286,6 +286,22 @@ def _has_live_pin(entry: Entry) -> bool:
     extension = read_extension(entry)
     pinned = extension is not None and extension.surface is not None
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
+
+
+def _describe_scope(project: Project, options: GateOptions) -> Iterator[str]:
+    """Say how many servers are enforced, and that servers of the user are not part of the check."""
+    if not options.configs or project.scope != "project":
+        return
+    from pinwarden.project.scopes import SCOPES, project_in_scope
+    from pinwarden.project.status import server_statuses
+
+    states = [state for server in server_statuses((project,)) if (state := server.enforced) != "n/a"]
+    if states:
+        enforced = states.count("yes")
+        yield f"{enforced} of {plural(len(states), 'server')} enforced (started through pinwarden run)"
+    own = sum(len(project_in_scope(project, scope).find_servers()) for scope in SCOPES if scope != "project")
+    if own:
+        yield f"{plural(own, 'server')} of your own not checked: ci is about the project (--scope user checks yours)"
 
 
 def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByCheck) -> Iterator[str]:

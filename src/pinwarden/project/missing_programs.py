@@ -1,0 +1,77 @@
+"""Programs that the configured servers need and this machine does not have, with the way to install each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.clients.command_line import parse_launch
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.system.files import find_program
+from pinwarden.system.masking import mask_name
+from pinwarden.system.program_installers import describe_installation
+
+if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfiguredServer
+    from pinwarden.project.project import Project
+
+_PROGRAMS = {"npm": ("node", "npm"), "pypi": ("uv",), "oci": ("docker",)}
+"""By kind of package, what Pinwarden needs to verify and start it."""
+
+
+class MissingProgram(Record):
+    """A program, the servers that need it, and how to install it."""
+
+    name: str
+    servers: tuple[str, ...]
+    installation: str | None
+    """A command, or a page that says how; None if that is not known."""
+
+    @property
+    def sentence(self) -> str:
+        """What is missing, who needs it, and how to get it."""
+        needed = f"{self.name} is not installed, but needed by: {', '.join(map(mask_name, self.servers))}."
+        if self.installation is None:
+            return needed
+        way = self.installation if self.installation.startswith("see ") else f"run {self.installation}"
+        return f"{needed} To install it: {way}"
+
+
+def find_missing_programs(projects: Sequence[Project]) -> tuple[MissingProgram, ...]:
+    """Find what the packages of all configured servers need, in the scopes of ``projects``. Starts nothing."""
+    if not projects:
+        return ()
+    needed: dict[str, dict[str, None]] = {}
+    for project in projects:
+        for server in project.find_servers():
+            for program in _list_programs(server):
+                needed.setdefault(program, {})[server.name] = None
+    variables = projects[0].variables
+    return tuple(
+        MissingProgram(name=name, servers=tuple(servers), installation=describe_installation(name, variables))
+        for name, servers in needed.items()
+        if not _is_installed(name, projects[0])
+    )
+
+
+def _list_programs(server: ConfiguredServer) -> Iterator[str]:
+    if server.target is None or server.disabled:
+        return
+    launch = parse_launch(server.target)
+    yield from _PROGRAMS.get((launch.via or launch).kind, ())
+
+
+def _is_installed(program: str, project: Project) -> bool:
+    search_path = project.variables.get("PATH", "")
+    if program == "docker":
+        return any(find_program(engine, search_path) is not None for engine in ("docker", "podman"))
+    if program != "uv":
+        return find_program(program, search_path) is not None
+    from pinwarden.artifacts.resolvers import find_uv
+
+    try:
+        find_uv(project.variables)
+    except PinwardenError:
+        return False
+    return True

@@ -1,0 +1,213 @@
+"""Every kind of ``Next:`` line: it names the right command, and that command works as it is printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinwarden import __version__
+from tests.cli.configured_world import POISONED, ConfiguredWorld, harmless
+from tests.cli.test_prove_fetch_run import needs_node
+from tests.servers.acme_packages import acme_registries
+
+NOTES = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
+FLOATING = {"command": "npx", "args": ["-y", "@acme/notes"]}
+FLOATING_TOO = {"command": "npx", "args": ["-y", "@acme/notes@latest"]}
+INSTALLED = {"url": "https://git.example.org/acme/pinwarden", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}}
+
+
+class NextWorld(ConfiguredWorld):
+    """A project with its own package registries, and Pinwarden installed from a git repository."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        super().__init__(folder)
+        metadata = folder / "installed" / f"pinwarden-{__version__}.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: pinwarden\nVersion: {__version__}\n")
+        (metadata / "direct_url.json").write_text(json.dumps(INSTALLED))
+        self.variables = {**variables, "PINWARDEN_STORE": str(folder / "store")}
+        self.installed = {"PYTHONPATH": str(metadata.parent)}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, **self.variables}
+
+    def done(self, *arguments: str) -> None:
+        outcome = self.run(*arguments)
+        assert outcome.code == 0, f"{arguments}\n{outcome.out}{outcome.err}"
+
+    def lock(self, **servers: Any) -> None:
+        """Configure these servers and lock them."""
+        self.configure(**servers)
+        self.done("init")
+
+    def lock_and_approve(self, **servers: Any) -> None:
+        self.lock(**servers)
+        self.done("approve", "--all", "--yes", "--allow-execute")
+
+    def run_as_printed(self, command: str) -> str:
+        """Run a command on a terminal, and end the input at its first question."""
+        words = shlex.split(command)
+        assert words[0] == "pinwarden"
+        self.variables |= self.installed
+        with self.at_terminal(*words[1:]) as terminal:
+            while terminal.until_question(("[q]uit ", "[n]o ", "[N]O ")) is not None:
+                terminal.types("\x04")
+            assert terminal.ends() in (0, 1), terminal.shown
+            return terminal.shown
+
+
+def from_nothing(world: NextWorld) -> tuple[str, str]:
+    world.configure(now=harmless())
+    return "status", "pinwarden setup"
+
+
+def one_floating(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless(), notes=FLOATING)
+    return "status", "pinwarden pin notes"
+
+
+def two_floating(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=FLOATING, more=FLOATING_TOO)
+    return "status", "pinwarden pin"
+
+
+def floating_in_ci(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=FLOATING)
+    return "ci", "pinwarden pin"
+
+
+def unverified(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=NOTES)
+    return "status", "pinwarden prove notes"
+
+
+def verified(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=NOTES)
+    return "prove", "pinwarden approve notes"
+
+
+def not_downloaded(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes={"command": "npx", "args": ["-y", "@acme/absent@1.0.0"]})
+    return "prove", "pinwarden explain notes"
+
+
+def unapproved(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless())
+    return "status", "pinwarden approve now"
+
+
+def two_unapproved(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless(), then=harmless("then"))
+    return "status", "pinwarden approve --all"
+
+
+def added(world: NextWorld) -> tuple[str, str]:
+    world.lock_and_approve(now=harmless())
+    world.configure(now=harmless(), **{"my clock": harmless("clock")})
+    return "status", "pinwarden approve 'my clock'"
+
+
+def changed_in_ci(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless())
+    world.configure(now=harmless("later"))
+    return "ci", "pinwarden approve now"
+
+
+def without_tools_in_ci(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless())
+    return "ci", "pinwarden approve --all"
+
+
+def live_skipped_in_ci(world: NextWorld) -> tuple[str, str]:
+    world.lock_and_approve(now=harmless())
+    return "ci", "pinwarden ci --live --allow-execute"
+
+
+def refused_by_policy(world: NextWorld) -> tuple[str, str]:
+    world.lock_and_approve(now=harmless())
+    (world.root / "pinwarden.toml").write_text('[policy.servers]\ndeny = ["now"]\n')
+    return "ci", "pinwarden policy check"
+
+
+def unenforced(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=NOTES)
+    world.done("prove")
+    world.done("approve", "notes", "--yes", "--allow-execute")
+    return "status", "pinwarden enforce notes"
+
+
+def without_ci(world: NextWorld) -> tuple[str, str]:
+    world.lock_and_approve(now=harmless())
+    return "status", "pinwarden init-ci"
+
+
+def unreadable(world: NextWorld) -> tuple[str, str]:
+    (world.root / ".mcp.json").write_text("{")
+    return "status", "pinwarden doctor"
+
+
+def undecided(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless())
+    world.configure(now=harmless("later"))
+    return "init", "pinwarden init --accept now"
+
+
+def scanned(world: NextWorld) -> tuple[str, str]:
+    world.configure(now=harmless())
+    return "scan --allow-execute", "pinwarden setup"
+
+
+def suspicious(world: NextWorld) -> tuple[str, str]:
+    world.configure(math=POISONED)
+    return "scan --allow-execute", "pinwarden inspect math --allow-execute"
+
+
+def examined(world: NextWorld) -> tuple[str, str]:
+    world.configure(now=harmless())
+    return "doctor", "pinwarden setup"
+
+
+def healthy(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless())
+    return "doctor", "pinwarden ci"
+
+
+KINDS = (
+    from_nothing, one_floating, two_floating, floating_in_ci, unverified, verified, not_downloaded, unapproved,
+    two_unapproved, added, changed_in_ci, without_tools_in_ci, live_skipped_in_ci, refused_by_policy, unenforced,
+    without_ci, unreadable, undecided, scanned, suspicious, examined, healthy,
+)  # fmt: skip
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[NextWorld]:
+    with ExitStack() as stack:
+        (tmp_path / "wheels").mkdir()
+        yield NextWorld(tmp_path, stack.enter_context(acme_registries(tmp_path / "wheels")).variables)
+
+
+@needs_node
+@pytest.mark.parametrize("prepare", KINDS, ids=[kind.__name__ for kind in KINDS])
+def test_the_next_command_is_named_and_works_as_printed(
+    world: NextWorld, prepare: Callable[[NextWorld], tuple[str, str]]
+) -> None:
+    command, expected = prepare(world)
+    outcome = world.run(*command.split())
+    assert outcome.out.splitlines()[-1] == f"Next: {expected}", outcome.out + outcome.err
+    shown = world.run_as_printed(expected)
+    assert "Traceback" not in shown
+    assert "error:" not in shown
+
+
+def test_nothing_is_next_once_a_workflow_checks_the_project(world: NextWorld) -> None:
+    world.lock_and_approve(now=harmless())
+    world.run_as_printed("pinwarden init-ci")
+    assert (world.root / ".github" / "workflows" / "pinwarden.yml").exists()
+    assert "Next:" not in world.run("status").out
