@@ -29,6 +29,7 @@ from pinwarden.system.net.connections import (
 )
 from pinwarden.system.net.network_errors import fetch_error
 from pinwarden.system.processes import BoundedTask, run_bounded
+from pinwarden.system.program_installers import describe_installation
 
 RESOLVE_SECONDS = 300.0
 """Timeout of one resolver run. Resolving the largest closures takes one or two minutes over a slow connection."""
@@ -74,9 +75,16 @@ def find_uv(variables: Mapping[str, str]) -> Path:
 
         return Path(find_uv_bin())
     except (ImportError, OSError) as err:
-        raise PinwardenError(
-            "RESOLVER_MISSING", "uv, which resolves the dependencies of Python packages, is not installed"
-        ) from err
+        raise _resolver_missing("uv", "Python", variables) from err
+
+
+def _resolver_missing(program: str, kind: str, variables: Mapping[str, str]) -> PinwardenError:
+    way = describe_installation(program, variables)
+    return PinwardenError(
+        "RESOLVER_MISSING",
+        f"{program}, which resolves the dependencies of {kind} packages, is not installed",
+        hint=f"To install it: {way}",
+    )
 
 
 def resolve_python(  # noqa: PLR0913
@@ -212,9 +220,7 @@ def resolve_npm(
             address_errors.append(err)
     npm = find_program("npm", variables.get("PATH", ""))
     if npm is None:
-        raise PinwardenError(
-            "RESOLVER_MISSING", "npm, which resolves the dependencies of npm packages, is not installed"
-        )
+        raise _resolver_missing("npm", "npm", variables)
     inherited = {variable for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for variable in (word, word.lower())}
     environment = build_child_environment({}, variables, inherited)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:

@@ -158,13 +158,16 @@ def enforce_starts(setup: Setup) -> None:
 
 
 def find_servers(setup: Setup) -> bool:
-    """Show what is configured, and secrets in plain text. Returns whether there is any server."""
+    """Show what is configured, secrets in plain text, and missing programs. Returns whether there is any server."""
     from pinwarden.cli.commands.status import print_board, report_board
+    from pinwarden.project.missing_programs import find_missing_programs
 
     print_heading("Find", "read the files of all clients")
     result = report_board(setup.projects)
     print_board(result)
     sys.stdout.write(wrap(result.report.summary))
+    for program in find_missing_programs(setup.projects):
+        sys.stdout.write(wrap(program.sentence, label="- "))
     return bool(result.servers)
 
 

@@ -99,7 +99,7 @@ PACKAGE_CODES = (
         "RESOLVER_MISSING",
         EXIT_UNCHECKED,
         "The program that resolves dependencies is not installed: npm for npm packages, uv for Python packages.",
-        "For Python packages, run: pipx install uv. For npm packages, install Node.js, which contains npm.",
+        "Install uv for Python packages, or Node.js, which contains npm, for npm packages.",
     ),
     ErrorCode(
         "SCRIPT_FAILED",

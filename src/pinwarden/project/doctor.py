@@ -34,10 +34,12 @@ from pinwarden.project.configs import (
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
+from pinwarden.project.missing_programs import find_missing_programs
 from pinwarden.project.next_step import SET_UP, choose_after_finding
 from pinwarden.project.secrets_audit import SECRET_KINDS, build_secret_row, secret_to_json
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
+from pinwarden.system.program_installers import describe_installation
 from pinwarden.system.target import StdioTarget, program_name
 
 if TYPE_CHECKING:
@@ -172,17 +174,24 @@ def _check_programs(project: Project, programs: Iterable[Program], relative: lis
     if relative:
         message = "the search path has relative folders, so a command may start a different program in another folder"
         yield _build_program_row("search_path_relative", "PATH", message)
+    without_launcher: set[str] = set()
     for program in programs:
         servers = ", ".join(program.needed_by)
         if program.needed_by and program.path is None:
+            without_launcher.update(program.needed_by)
+            way = describe_installation(program.name, project.variables)
+            message = f"not on the search path, but it starts: {servers}"
             yield _build_program_row(
-                "program_missing", program.name, f"not on the search path, but it starts: {servers}"
+                "program_missing", program.name, f"{message}. To install it: {way}" if way else message
             )
         elif program.needed_by and program.path and _is_inside(program.path, project.root):
             message = (
                 f"it is inside the project, so anyone who can change the repository can change it; it starts: {servers}"
             )
             yield _build_program_row("program_in_project", program.name, message)
+    for missing in find_missing_programs((project,)):
+        if not without_launcher.issuperset(missing.servers):
+            yield _build_program_row("program_missing", missing.name, missing.sentence)
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

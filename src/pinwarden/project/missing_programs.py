@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import parse_launch
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
     from pinwarden.project.project import Project
 
-_PROGRAMS = {"npm": ("node", "npm"), "pypi": ("uv",), "oci": ("docker",)}
+_PROGRAMS = {"npm": "node", "pypi": "uv", "oci": "docker"}
 """By kind of package, what Pinwarden needs to verify and start it."""
+_TITLES = {"node": "Node.js with npm", "docker": "Docker or Podman"}
 
 
 class MissingProgram(Record):
@@ -31,11 +32,9 @@ class MissingProgram(Record):
     @property
     def sentence(self) -> str:
         """What is missing, who needs it, and how to get it."""
-        needed = f"{self.name} is not installed, but needed by: {', '.join(map(mask_name, self.servers))}."
-        if self.installation is None:
-            return needed
-        way = self.installation if self.installation.startswith("see ") else f"run {self.installation}"
-        return f"{needed} To install it: {way}"
+        title = _TITLES.get(self.name, self.name)
+        needed = f"{title} is not installed, but needed by: {', '.join(map(mask_name, self.servers))}."
+        return needed if self.installation is None else f"{needed} To install it: {self.installation}"
 
 
 def find_missing_programs(projects: Sequence[Project]) -> tuple[MissingProgram, ...]:
@@ -45,7 +44,8 @@ def find_missing_programs(projects: Sequence[Project]) -> tuple[MissingProgram, 
     needed: dict[str, dict[str, None]] = {}
     for project in projects:
         for server in project.find_servers():
-            for program in _list_programs(server):
+            program = _find_needed_program(server)
+            if program is not None:
                 needed.setdefault(program, {})[server.name] = None
     variables = projects[0].variables
     return tuple(
@@ -55,19 +55,19 @@ def find_missing_programs(projects: Sequence[Project]) -> tuple[MissingProgram, 
     )
 
 
-def _list_programs(server: ConfiguredServer) -> Iterator[str]:
+def _find_needed_program(server: ConfiguredServer) -> str | None:
     if server.target is None or server.disabled:
-        return
+        return None
     launch = parse_launch(server.target)
-    yield from _PROGRAMS.get((launch.via or launch).kind, ())
+    return _PROGRAMS.get((launch.via or launch).kind)
 
 
 def _is_installed(program: str, project: Project) -> bool:
     search_path = project.variables.get("PATH", "")
     if program == "docker":
         return any(find_program(engine, search_path) is not None for engine in ("docker", "podman"))
-    if program != "uv":
-        return find_program(program, search_path) is not None
+    if program == "node":
+        return all(find_program(part, search_path) is not None for part in ("node", "npm"))
     from pinwarden.artifacts.resolvers import find_uv
 
     try:

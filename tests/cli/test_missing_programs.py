@@ -1,0 +1,78 @@
+"""Programs that servers need and this machine lacks are named before anything is asked, with a way to install them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinwarden.system.program_installers import describe_installation
+from tests.cli.configured_world import ConfiguredWorld, harmless
+
+NOTES = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
+IMAGE = {"command": "docker", "args": ["run", "-i", "acme/search:1@sha256:" + "0" * 64]}
+
+
+class BareWorld(ConfiguredWorld):
+    """A machine that has Python and what the test puts on its search path."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        self.install("python3", target=Path(sys.executable))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "PATH": str(self.programs)}
+
+    def install(self, *names: str, target: Path = Path("/bin/true")) -> None:
+        for name in names:
+            (self.programs / name).symlink_to(target)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> BareWorld:
+    return BareWorld(tmp_path)
+
+
+def test_setup_names_them_before_the_first_question(world: BareWorld) -> None:
+    world.install("brew")
+    world.configure(now=harmless(), notes=NOTES, search=IMAGE)
+    with world.at_terminal("setup", columns=200) as terminal:
+        shown = terminal.until_question()
+        terminal.types("q\n")
+        terminal.ends()
+    assert shown is not None
+    assert "Node.js with npm is not installed, but needed by: notes. To install it: brew install node" in shown
+    assert (
+        "Docker or Podman is not installed, but needed by: search. To install it: brew install --cask docker" in shown
+    )
+
+
+def test_doctor_names_them_with_the_launcher_or_without(world: BareWorld) -> None:
+    world.configure(notes=NOTES, search=IMAGE)
+    world.install("npx", "apk", "podman")
+    assert _list_missing(world) == [
+        "program docker: not on the search path, but it starts: search. To install it: apk add docker",
+        "program node: Node.js with npm is not installed, but needed by: notes. To install it: apk add nodejs npm",
+    ]
+    world.install("node", "npm", "docker")
+    assert _list_missing(world) == []
+
+
+def test_the_way_to_install_a_program_exists_on_this_machine(world: BareWorld) -> None:
+    variables = {"PATH": str(world.programs)}
+    assert describe_installation("npx", variables) == "see https://nodejs.org/en/download"
+    assert describe_installation("uv", variables) == f"{sys.executable} -m pip install uv"
+    assert describe_installation("acme-notes", variables) is None
+    world.install("pipx", "dnf")
+    assert describe_installation("uv", variables) == "pipx install uv"
+    assert describe_installation("npm", variables) == "dnf install nodejs npm"
+
+
+def _list_missing(world: BareWorld) -> list[str]:
+    results = json.loads(world.run("doctor", "--format", "sarif").out)["runs"][0]["results"]
+    return [result["message"]["text"] for result in results if result["ruleId"] == "program_missing"]
