@@ -347,7 +347,7 @@ class TestDoctor:
         text = " ".join(outcome.out.split())
         assert outcome.code == 0
         assert "on the search path: node, uvx, python; not there: npx, docker" in text
-        assert "not on the search path, but it starts: io.github.acme/notes. To install it: see https://nodejs.org" in text
+        assert "not on the search path, but it starts: io.github.acme/notes. To install it: see https://" in text
 
     def test_a_search_path_that_a_repository_can_change_is_reported(self, machine: Machine) -> None:
         """Attack: the repository brings its own npx, and the search path leads there."""

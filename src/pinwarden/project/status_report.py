@@ -107,8 +107,8 @@ def choose_next_command(servers: Iterable[ServerStatus], projects: Sequence[Proj
         waiting = [server for server in listed if server.next_step == step]
         if waiting:
             return _FOR_ALL[step] if len(waiting) > 1 else waiting[0].next_command
-    is_gated = any(server.scope == "project" and server.locked == "yes" for server in listed)
-    return "pinwarden init-ci" if is_gated and _lacks_ci(projects) else None
+    is_used = any(server.scope == "project" and server.locked == "yes" and server.clients for server in listed)
+    return "pinwarden init-ci" if is_used and _lacks_ci(projects) else None
 
 
 def choose_command_in_scope(project: Project) -> str | None:
@@ -117,10 +117,9 @@ def choose_command_in_scope(project: Project) -> str | None:
 
 
 def _lacks_ci(projects: Sequence[Project]) -> bool:
-    """Whether the project is in a repository without a CI workflow for Pinwarden."""
-    project = next((project for project in projects if project.scope == "project"), None)
-    root = find_repository_root(project.root) if project is not None else None
-    return root is not None and not is_checked_in_ci(root)
+    """Whether no CI workflow in the project's repository mentions Pinwarden."""
+    roots = [project.root for project in projects if project.scope == "project"]
+    return not any(is_checked_in_ci(find_repository_root(root) or root) for root in roots)
 
 
 def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
