@@ -103,10 +103,10 @@ class AtTerminal:
         """What is shown up to this text, which is waited for."""
         return _until(self._controller, text, self._deadline)
 
-    def until_question(self) -> str | None:
+    def until_question(self, end: re.Pattern[str] = _QUESTION_END) -> str | None:
         """What is shown up to the next question; None if the command ended instead. `shown` has the rest."""
         start = len(self.shown)
-        while not _QUESTION_END.search(self.shown, start):
+        while not end.search(self.shown, start):
             left = self._deadline - time.monotonic()
             ready, _, _ = select.select([self._controller], [], [], max(0.0, left))
             if not ready:

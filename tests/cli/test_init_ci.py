@@ -141,7 +141,8 @@ def test_the_commit_of_a_checkout_is_proposed_in_a_hint_that_works(world: CiWorl
 def test_on_a_terminal_the_commit_of_a_checkout_is_asked_about(world: CiWorld) -> None:
     world.install_from_checkout(remote="https://git.example.org/acme/pinwarden")
     with world.at_terminal("init-ci") as terminal:
-        assert "Let the job install Pinwarden from git+https://git.example.org/" in terminal.until("[n]o ")
+        question = " ".join(terminal.until("[n]o ").split())
+        assert "Let the job install Pinwarden from git+https://git.example.org/" in question
         terminal.types("\n")
         assert terminal.ends() == 0
     assert world.commands()[0].startswith("pipx install git+https://git.example.org/acme/pinwarden@")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from tests.servers.acme_packages import acme_registries
 NOTES = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
 FLOATING = {"command": "npx", "args": ["-y", "@acme/notes"]}
 FLOATING_TOO = {"command": "npx", "args": ["-y", "@acme/notes@latest"]}
+ANY_QUESTION = re.compile(r"\]\w+( \(Enter = \w+\))?: $")
 INSTALLED = {"url": "https://git.example.org/acme/pinwarden", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}}
 
 
@@ -57,7 +59,7 @@ class NextWorld(ConfiguredWorld):
         assert words[0] == "pinwarden"
         self.variables |= self.installed
         with self.at_terminal(*words[1:]) as terminal:
-            while terminal.until_question(("[q]uit ", "[n]o ", "[N]O ")) is not None:
+            while terminal.until_question(ANY_QUESTION) is not None:
                 terminal.types("\x04")
             assert terminal.ends() in (0, 1), terminal.shown
             return terminal.shown
