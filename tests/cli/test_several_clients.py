@@ -35,7 +35,7 @@ class TestOneServerInSeveralDialects:
     def test_every_command_treats_it_as_one_server(self, world: SeveralClients) -> None:
         """``gateway`` refused it as locked differently, and ``approve`` failed on its own hint."""
         approved = world.done("approve", "notes", "--allow-execute", "--yes")
-        assert "for claude, cursor, vscode, opencode" in " ".join(approved.out.split())
+        assert "for Claude Code, Cursor, VS Code, opencode" in " ".join(approved.out.split())
         digests = {key: record["surface"]["digest"] for key, record in world.records().items()}
         assert (len(digests), len(set(digests.values()))) == (4, 1)
         code, facts = world.run_json("gateway", "--check", "--listen", "127.0.0.1:0")
