@@ -30,7 +30,7 @@ from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
 from pinwarden.project.newer_releases import UPDATE_KINDS
 from pinwarden.project.pin import PIN_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
-from pinwarden.project.undo_enforcement import UNDO_KINDS
+from pinwarden.project.undo_report import UNDO_KINDS
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES
@@ -119,7 +119,7 @@ SECTIONS = (
     ),
     Section(
         heading="Edits that were undone",
-        commands="`enforce --undo`",
+        commands="`enforce --undo`, `pin --undo`, `update --undo`",
         tables=(UNDO_KINDS,),
     ),
     Section(

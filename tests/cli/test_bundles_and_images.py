@@ -306,3 +306,32 @@ def test_a_locked_image_is_kept_in_the_store_by_digest_and_started_from_there(oc
     assert list(drawer.iterdir()) == []
     assert user.run("fetch", "--frozen", "--allow-private").code == 0
     assert blob.read_bytes() == layer.data
+
+
+@needs_registry
+def test_an_image_tag_is_pinned_to_the_digest_that_its_registry_has_now_and_back(
+    oci: DockerRegistry, user: User
+) -> None:
+    first, second = images.image("first"), images.image("second")
+    images.push(oci, "acme/moving", "v1", first)
+    images.push(oci, "acme/moving", "latest", second)
+    user.configure(
+        tagged=f"docker run -i --rm {oci.host}/acme/moving:v1 --root /data",
+        bare=f"docker run -i --rm {oci.host}/acme/moving",
+        gone=f"docker run -i --rm {oci.host}/acme/moving:v9",
+    )
+    path = user.root / ".mcp.json"
+    before = path.read_bytes()
+    code, report = user.ask("pin", "--yes", "--allow-private")
+    assert code == 3, "one tag could not be looked up"
+    assert {pin["name"]: pin["to"] for pin in report["pins"]} == {
+        "tagged": f"v1@{first.digest}",
+        "bare": f"latest@{second.digest}",
+    }
+    assert [entry["name"] for entry in report["unpinned"]] == ["gone"]
+    written = json.loads(path.read_text())["mcpServers"]
+    assert f"{oci.host}/acme/moving:v1@{first.digest}" in written["tagged"]["args"]
+    images.push(oci, "acme/moving", "v1", second)  # a tag that moves no longer changes what is started
+    assert user.ask("pin", "tagged", "--allow-private")[1]["pins"] == []
+    assert user.run("pin", "--undo", "--yes").code == 0
+    assert path.read_bytes() == before

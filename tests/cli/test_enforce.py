@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from tests.cli.run import pinwarden_in
 from tests.cli.several_clients import SeveralClients, in_words_of, several_clients
 from tests.cli.terminal import AtTerminal
+from tests.cli.test_enforce_clients import read_command, read_entries
 from tests.cli.test_prove_fetch_run import PLAIN, needs_node
 
 pytestmark = needs_node
@@ -31,7 +33,7 @@ def world(tmp_path: Path) -> Iterator[SeveralClients]:
 
 
 def backups(world: SeveralClients) -> list[Path]:
-    return sorted((world.folder / "state" / "backups").glob("*/*/manifest.json"))
+    return sorted((world.folder / "state" / "backups").glob("*/manifest.json"))
 
 
 class TestPreview:
@@ -61,37 +63,25 @@ class TestPreview:
         assert "hunter2" not in outcome.out
         assert "tok-of-the-other" not in outcome.out
 
-    def test_a_person_at_a_terminal_is_asked_to_edit_and_to_start(self, world: SeveralClients) -> None:
+    def test_a_person_at_a_terminal_is_asked_once(self, world: SeveralClients) -> None:
         before = world.files()
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         environment = {**world.whole_environment, "PATH": path}
-        with AtTerminal("enforce", cwd=world.root, env=environment) as terminal:
-            assert '"command": "pinwarden"' in terminal.until(
-                "Edit 2 client files as shown? [y]es [n]o (Enter = yes): "
-            )
-            terminal.types("n\n")
-            assert terminal.ends() == 1
-        assert (world.files(), backups(world)) == (before, [])
+        question = (
+            "Start each server once with its new command, then edit 2 client files as shown? [y]es [n]o (Enter = yes): "
+        )
+        for keys, code in (("n\n", 1), (AtTerminal.INTERRUPT, 130)):
+            with AtTerminal("enforce", cwd=world.root, env=environment) as terminal:
+                assert '"command": "pinwarden"' in terminal.until(question)
+                terminal.types(keys)
+                assert terminal.ends() == code
+            assert (world.files(), backups(world)) == (before, [])
         with AtTerminal("enforce", cwd=world.root, env=environment) as terminal:
             terminal.until("[n]o (Enter = yes): ")
-            terminal.types("\n")
-            assert "Start 1 server once first" in terminal.until("[n]o (Enter = yes): ")
             terminal.types("\n")
             terminal.until("each server was started once with its new command")
             assert terminal.ends() == 0
         assert (world.files() != before, len(backups(world))) == (True, 1)
-
-    @pytest.mark.parametrize("question", ["Edit 2 client files", "Start 1 server once first"])
-    def test_ctrl_c_at_a_question_writes_nothing(self, world: SeveralClients, question: str) -> None:
-        before = world.files()
-        with AtTerminal("enforce", cwd=world.root, env=world.whole_environment) as terminal:
-            terminal.until("[n]o (Enter = yes): ")
-            if question.startswith("Start"):
-                terminal.types("y\n")
-                terminal.until("[n]o (Enter = yes): ")
-            terminal.types(terminal.INTERRUPT)
-            assert terminal.ends() != 0
-        assert (world.files(), backups(world)) == (before, [])
 
 
 class TestUndo:
@@ -107,8 +97,8 @@ class TestUndo:
         folder = manifest.parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-        outcome = world.done("enforce", "--undo")
-        assert "2 files restored byte for byte" in " ".join(outcome.out.split())
+        outcome = world.done("enforce", "--undo", "--yes")
+        assert "2 entries restored as before; 2 files byte for byte" in " ".join(outcome.out.split())
         assert (world.files(), backups(world)) == (before, [])
         world.done("ci")
 
@@ -120,7 +110,7 @@ class TestUndo:
         world.done("enforce", "--yes")
         assert "--require-lock" in world.command("claude")
         assert len(backups(world)) == 2
-        world.done("enforce", "--undo")
+        world.done("enforce", "--undo", "--yes")
         after = world.files()
         assert (after[".mcp.json"], after["opencode.json"]) == (before[".mcp.json"], before["opencode.json"])
         assert all("surface" in record for record in world.records().values()), "approvals stay"
@@ -133,10 +123,10 @@ class TestUndo:
         world.done("prove", *PLAIN)
         before = world.files()
         world.done("enforce", "--yes")
-        world.done("enforce", "--undo", "more")
+        world.done("enforce", "--undo", "--yes", "more")
         assert (world.entry("claude", "more")["command"], world.entry("claude")["command"]) == ("npx", "pinwarden")
         world.done("ci")
-        world.done("enforce", "--undo", "notes")
+        world.done("enforce", "--undo", "--yes", "notes")
         assert world.files()[".mcp.json"] == before[".mcp.json"]
         world.done("ci")
 
@@ -147,7 +137,7 @@ class TestUndo:
         document["theme"] = "dark"
         document["mcpServers"]["notes"]["disabled"] = True
         path.write_text(json.dumps(document))
-        outcome = world.done("enforce", "--undo")
+        outcome = world.done("enforce", "--undo", "--yes")
         assert "its client changed the file in the meantime" in " ".join(outcome.out.split())
         document = json.loads(path.read_text())
         assert document["theme"] == "dark"
@@ -161,18 +151,18 @@ class TestUndo:
         world.done("enforce", "--yes")
         world.publish("3.0.0", "Three.")
         world.done("update", "notes", "--yes", *PLAIN)
-        outcome = world.done("enforce", "--undo")
+        outcome = world.done("enforce", "--undo", "--yes")
         assert "a newer release was locked in the meantime" in " ".join(outcome.out.split())
         assert world.command("claude") == ["npx", "-y", "acme-notes@3.0.0"]
         world.done("ci")
 
     def test_there_is_nothing_to_undo_without_a_backup(self, world: SeveralClients) -> None:
         before = world.files()
-        outcome = world.run("enforce", "--undo")
+        outcome = world.run("enforce", "--undo", "--yes")
         assert (outcome.code, "[NOTHING_TO_UNDO]" in outcome.err) == (1, True), outcome
         world.done("enforce", "--yes")
         enforced = world.files()
-        outcome = world.run("enforce", "--undo", "memory")
+        outcome = world.run("enforce", "--undo", "--yes", "memory")
         assert outcome.code != 0
         assert (world.files(), enforced != before) == (enforced, True)
 
@@ -182,7 +172,7 @@ class TestUndo:
         enforced = world.files()
         for copy in backups(world)[0].parent.glob("*.copy"):
             copy.write_bytes(copy.read_bytes().replace(b"acme-notes", b"evil-notes"))
-        outcome = world.run("enforce", "--undo")
+        outcome = world.run("enforce", "--undo", "--yes")
         assert (outcome.code, "[BACKUP_DAMAGED]" in outcome.err) == (3, True), outcome
         assert world.files() == enforced
 
@@ -190,24 +180,24 @@ class TestUndo:
 KILLED = """
 import os, signal, sys
 from pinwarden.cli.main import main
-from pinwarden.project import enforce
+from pinwarden.project import client_edits
 
 written = []
 
-def write(path, before, after, original=enforce.write_if_unchanged):
+def write(path, before, after, original=client_edits.write_if_unchanged):
     if len(written) == int(os.environ["WRITES_BEFORE_KILL"]):
         os.kill(os.getpid(), signal.SIGKILL)
     written.append(path)
     original(path, before, after)
 
-enforce.write_if_unchanged = write
+client_edits.write_if_unchanged = write
 sys.exit(main())
 """
 
 
 class TestInterruption:
     @pytest.mark.parametrize("writes", ["0", "1"])
-    @pytest.mark.parametrize("command", [("enforce", "--undo"), ("enforce", "--yes")])
+    @pytest.mark.parametrize("command", [("enforce", "--undo", "--yes"), ("enforce", "--yes")])
     def test_an_edit_that_was_killed_after_the_lock_was_written_is_rolled_back(
         self, world: SeveralClients, writes: str, command: tuple[str, ...]
     ) -> None:
@@ -222,12 +212,12 @@ class TestInterruption:
         assert killed.returncode == -signal.SIGKILL
         assert world.files()["mcp-lock.json"] != before["mcp-lock.json"]
         outcome = world.done(*command)
-        if command == ("enforce", "--undo"):
+        if command == ("enforce", "--undo", "--yes"):
             assert (world.files(), backups(world)) == (before, [])
         else:
             assert "was interrupted; its edits were rolled back" in " ".join(outcome.out.split())
             assert len(backups(world)) == 1
-            world.done("enforce", "--undo")
+            world.done("enforce", "--undo", "--yes")
             assert world.files() == before
         world.done("ci")
 
@@ -260,8 +250,45 @@ class TestProgram:
         world.done("ci")
         world.done("doctor")
         world.done("init")
-        world.done("enforce", "--undo")
+        world.done("enforce", "--undo", "--yes")
         assert self.run_entry(user_file) == in_words_of("claude", OTHER["claude"].split(" "))
+
+    def test_doctor_and_enforce_say_once_that_clients_do_not_find_the_program_and_how_to_install_it(
+        self, world: SeveralClients, user_file: Path, tmp_path: Path
+    ) -> None:
+        assert user_file.exists()
+        links, programs = tmp_path / "links", tmp_path / "programs"
+        links.mkdir()
+        programs.mkdir()
+        (links / "pinwarden").symlink_to(Path(sys.executable).parent / "pinwarden")
+        for name in ("npx", "node"):
+            (programs / name).symlink_to(shutil.which(name) or name)
+        own = str(Path(sys.executable).parent)
+        missing = "which a client does not find if it is started outside this virtual environment"
+        for path, count in (((own, str(programs)), 1), ((own, str(links), str(programs)), 0)):
+            environment = {**world.whole_environment, "PATH": os.pathsep.join(path)}
+            for command in (("doctor",), ("enforce", "--yes")):
+                outcome = pinwarden_in(environment, *command, cwd=world.root)
+                text = " ".join(outcome.out.split())
+                assert text.count(missing) == text.count("environment; install it for all programs") == count
+                assert text.count("on the search path: ") == (command == ("doctor",))
+
+    def test_the_command_that_installs_the_program_makes_it_findable(self, tmp_path: Path) -> None:
+        from pinwarden.system.own_program import build_install_command, find_outside_environment
+
+        venv, home = tmp_path / "venv" / "bin", tmp_path / "home"
+        venv.mkdir(parents=True)
+        (venv / "pinwarden").write_text("#!/bin/sh\n")
+        (venv / "pinwarden").chmod(0o755)
+        variables = {"PATH": os.pathsep.join((str(venv), str(home / ".local" / "bin")))}
+        assert find_outside_environment(variables, str(venv / "python")) is None
+        command = build_install_command(variables, str(venv / "python"))
+        subprocess.run(["/bin/sh", "-c", command], env={"HOME": str(home), "PATH": os.defpath}, check=True)
+        assert find_outside_environment(variables, str(venv / "python")) == home / ".local" / "bin" / "pinwarden"
+        for installer, start in (("pipx", "pipx install "), ("uv", "uv tool install ")):
+            (venv / installer).write_text("#!/bin/sh\n")
+            (venv / installer).chmod(0o755)
+            assert build_install_command(variables).startswith(start)
 
     def test_attack_a_hostile_program_of_the_same_name_is_not_enforced(
         self, world: SeveralClients, user_file: Path, tmp_path: Path
@@ -339,7 +366,7 @@ class TestShells:
         )
         entry = world.entry("claude", "plain")
         assert world.start([entry["command"], *entry["args"]])[1] == ["As ever.", "One."]
-        world.done("enforce", "--undo")
+        world.done("enforce", "--undo", "--yes")
         assert world.files() == before
 
 
@@ -351,3 +378,36 @@ def test_a_started_server_is_reported_as_started(world: SeveralClients) -> None:
     outcome = pinwarden_in(environment, "enforce", "--yes", "--allow-execute", "--format", "json", cwd=world.root)
     report = json.loads(outcome.out)
     assert (outcome.code, report["written"], report["started"]) == (0, True, True)
+
+
+def test_two_clients_that_the_lock_calls_generic_keep_their_own_servers_of_one_name(world: SeveralClients) -> None:
+    home = world.folder / "home"
+    desktop, goose = home / ".config/Claude/claude_desktop_config.json", home / ".config/goose/config.yaml"
+    for path in (desktop, goose):
+        path.parent.mkdir(parents=True)
+    desktop.write_text(json.dumps({"mcpServers": {"notes": {"command": "npx", "args": ["-y", "acme-notes@1.0.0"]}}}))
+    goose.write_text(
+        "extensions:\n  notes:\n    type: stdio\n    name: notes\n    cmd: npx\n    args: [-y, acme-notes@2.0.0]\n"
+    )
+    before = desktop.read_bytes(), goose.read_bytes()
+    world.done("init", "--scope", "user")
+    world.done("prove", "--scope", "user", *PLAIN)
+    world.done("fetch", "--scope", "user", *PLAIN)
+    world.done("approve", "--scope", "user", "--all", "--allow-execute", "--yes")
+    lock = home / ".config" / "pinwarden" / "mcp-lock.json"
+    entries = json.loads(lock.read_text())["servers"]
+    assert {key: entry["client"] for key, entry in entries.items()} == {
+        "notes:generic": "generic",
+        "notes:goose": "generic",
+    }
+    rows = world.run_json("status", "--scope", "user")[1]["servers"]
+    assert {(row["version"], *row["clients"]) for row in rows} == {("1.0.0", "claude-desktop"), ("2.0.0", "goose")}
+    world.done("enforce", "--yes", "--scope", "user")
+    for path, client, says in ((desktop, "claude-desktop", "One."), (goose, "goose", "Two.")):
+        words = read_command(read_entries(path)["notes"])
+        assert words[-2:] == ["--client", client]
+        assert world.start(["pinwarden", *words[1:]])[1] == ["As ever.", says]
+    world.done("ci", "--scope", "user")
+    assert "generic" not in world.done("doctor", "--scope", "user").out
+    world.done("enforce", "--undo", "--yes", "--scope", "user")
+    assert (desktop.read_bytes(), goose.read_bytes()) == before

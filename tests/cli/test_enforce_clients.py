@@ -190,7 +190,7 @@ def test_a_package_and_a_remote_address_are_enforced_and_restored(
     report = world.run_json("doctor", "--scope", scope)[1]
     assert not [row for row in report["findings"] if row["severity"] in ("critical", "review")], report
     assert not world.run_json("enforce", "--dry-run")[1]["files"], "enforcing again changes nothing"
-    world.done("enforce", "--undo")
+    world.done("enforce", "--undo", "--yes")
     assert path.read_bytes() == before
     assert lock.read_bytes() == locked
 
@@ -283,7 +283,7 @@ class TestRemote:
         # Attack: another address in the variable.
         code, err, received = self.exchange(world, PINWARDEN_ADDRESS="http://127.0.0.1:1/mcp?key=x")
         assert (code, received, "[ARGUMENTS_CHANGED]" in err) == (1, [], True), err
-        world.done("enforce", "--undo")
+        world.done("enforce", "--undo", "--yes")
         assert world.files() == before
 
     def test_attack_another_address_in_the_clients_file_is_found(self, enforced: SeveralClients) -> None:

@@ -16,7 +16,7 @@ from pinwarden.clients.command_line import find_floating_package
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
-from pinwarden.project.pin import PinPlan, ServerPin, _plan_edit, write_pins_plan
+from pinwarden.project.pin import PinPlan, ServerPin, _plan_edit, write_pins
 from pinwarden.project.project import Project
 from tests.cli.several_clients import SeveralClients
 from tests.cli.terminal import AtTerminal
@@ -198,8 +198,9 @@ def test_an_edit_of_the_lock_in_the_meantime_undoes_the_edits_of_the_files(world
         _plan_edit(server, package, NewestRelease(version="1.1.0")), locked=replace(entry, key="clock:claude")
     )
     before = world.everything()
+    contents = {Path(server.path): Path(server.path).read_bytes()}
     with pytest.raises(PinwardenError) as refused:
-        write_pins_plan(PinPlan(project=project, pins=(pin,), unpinned=(), exact=0))
+        write_pins([PinPlan(project=project, pins=(pin,), unpinned=(), exact=0, contents=contents)])
     assert refused.value.code == "LOCK_BUSY"
     assert world.everything() == before
 

@@ -81,6 +81,7 @@ def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_b
                 before.update(world.client_files())
             return YES
 
+        original = world.client_files()
         story = Story(world=world, transcript=play(world, "setup", answer=answer), before_enforcing=before)
         check_decisions(story)
         check_secret(story)
@@ -89,10 +90,12 @@ def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_b
         check_starts_of_clients(story)
         again = play(world, "setup")
         assert (again.code, again.questions) == (0, [])
-        undone = run(world, "enforce", "--undo")
-        assert undone.code == 0, undone.err
-        assert world.client_files() == before
+        undone = play(world, "enforce", "--undo")
+        assert undone.code == 0, undone.screen[-3000:]
+        assert undone.questions == [f"Restore {len(original)} client files as shown?"]
+        assert world.client_files() == original, "the releases that setup wrote are taken back as well"
         assert states(world)["enforced"] == {"no"}
+        assert states(world)["pinned"] == {"yes", "no"}, "two servers are floating again, and status says so"
 
 
 def check_decisions(story: Story) -> None:
@@ -106,6 +109,7 @@ def check_decisions(story: Story) -> None:
     assert "start 10 servers once" in screen
     assert "11 servers (12 entries): " in screen
     assert "pinwarden init-ci" in screen
+    assert "pinwarden enforce --undo" in screen
 
 
 def check_secret(story: Story) -> None:

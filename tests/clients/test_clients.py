@@ -405,7 +405,7 @@ class TestEditing:
         monkeypatch.setattr(clients, "read_file", read_and_let_the_client_write)
         with pytest.raises(PinwardenError, match="another program changed") as caught:
             install_entry(path, "cursor", "notes", fragment("notes"))
-        assert caught.value.code == "CONFIG_UNEDITABLE"
+        assert caught.value.code == "CONFIG_CHANGED"
         assert path.read_text() == "{}"
 
     def test_a_fragment_of_another_server_is_refused(self, tmp_path: Path) -> None:

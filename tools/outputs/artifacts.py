@@ -8,7 +8,7 @@ from typing import get_args
 from pinwarden.artifacts.sbom import cyclonedx as cyclonedx_bill
 from pinwarden.artifacts.sbom import spdx as spdx_bill
 from pinwarden.project.locked_packages import SbomFormat
-from tools.outputs.parts import LOCK_CLIENT, evidence_row, output, report_row
+from tools.outputs.parts import CLIENT, evidence_row, output, report_row, undone
 from tools.schema_words import (
     COUNT,
     FULL_TEXT,
@@ -56,11 +56,7 @@ def fetch() -> Schema:
 
 def enforce() -> Schema:
     entry = exactly(
-        {"server": FULL_TEXT, "client": LOCK_CLIENT, "action": one_of(("updated", "unchanged", "locked only"))},
-        {"file": FULL_TEXT},
-    )
-    undone = exactly(
-        {"server": FULL_TEXT, "client": FULL_TEXT, "action": one_of(("restored", "edited", "lock only"))},
+        {"server": FULL_TEXT, "client": CLIENT, "action": one_of(("updated", "unchanged", "locked only"))},
         {"file": FULL_TEXT},
     )
     edited = exactly(
@@ -74,7 +70,7 @@ def enforce() -> Schema:
     )
     return output(
         "enforce",
-        {"oneOf": [edited, exactly({"undone": array(undone, minItems=1), "findings": array(ref("row"))})]},
+        {"oneOf": [edited, undone()]},
         "The entries that clients start through pinwarden run, or with --undo no longer do, and the edits.",
         row=report_row(),
     )

@@ -29,6 +29,7 @@ from tools.outputs.parts import (
     problem,
     report_row,
     surface_change,
+    undone,
 )
 from tools.schema_words import (
     CODE,
@@ -121,7 +122,8 @@ def pin() -> Schema:
         "unpinned": array(exactly({**where, "reason": TEXT})),
         "diff": or_null(FULL_TEXT),
     }
-    return output("pin", exactly(body), "The pinned servers, or with --dry-run the edits that would pin them.")
+    description = "The pinned servers, with --dry-run the edits that would pin them, or with --undo what is restored."
+    return output("pin", {"oneOf": [exactly(body), undone()]}, description, row=report_row())
 
 
 def remove() -> Schema:
@@ -192,7 +194,7 @@ def outdated() -> Schema:
     row = exactly(
         {
             "name": FULL_TEXT,
-            "client": LOCK_CLIENT,
+            "client": CLIENT,
             "locked": TEXT,
             "latest": or_null(TEXT),
             "outdated": TRUTH,
@@ -204,7 +206,7 @@ def outdated() -> Schema:
 
 def update() -> Schema:
     said = {"package": FULL_TEXT, "published_at": TEXT, "publisher": FULL_TEXT}
-    newer = exactly({"name": FULL_TEXT, "client": LOCK_CLIENT, "from": TEXT, "to": TEXT}, said)
+    newer = exactly({"name": FULL_TEXT, "client": CLIENT, "from": TEXT, "to": TEXT}, said)
     change = exactly({"code": CODE, "name": FULL_TEXT, "message": TEXT})
     failed = exactly({"name": FULL_TEXT, "message": TEXT})
     members = {
@@ -215,7 +217,7 @@ def update() -> Schema:
         "unchecked": array(failed),
     }
     more = {"configs": array(failed), "warnings": array(ref("row"))}
-    return output("update", exactly(members, more), row=report_row())
+    return output("update", {"oneOf": [exactly(members, more), undone()]}, row=report_row())
 
 
 def status() -> Schema:

@@ -56,8 +56,34 @@ def output(command: str, body: Schema, description: str | None = None, **definit
     name = command.replace(" ", "-")
     description = description or f"{COMMANDS[command]}."
     if command in WITH_NEXT_COMMAND:
-        body = {**body, "properties": {**body["properties"], "next_command": NEXT_COMMAND}}
+        body = _with_next_command(body)
     return document(f"{name}:1", f"pinwarden {command} --format json", description, body, **definitions)
+
+
+def _with_next_command(body: Schema) -> Schema:
+    if "oneOf" in body:
+        return {"oneOf": [_with_next_command(alternative) for alternative in body["oneOf"]]}
+    return {**body, "properties": {**body["properties"], "next_command": NEXT_COMMAND}}
+
+
+def undone() -> Schema:
+    """Return the schema of ``--undo``: what happens to each server, and the edits of the clients' files."""
+    entry = exactly(
+        {
+            "server": FULL_TEXT,
+            "client": CLIENT,
+            "action": one_of(("restored", "edited", "lock only", "not undone")),
+        },
+        {"file": FULL_TEXT},
+    )
+    return exactly(
+        {
+            "undone": array(entry),
+            "files": array(exactly({"file": FULL_TEXT, "diff": TEXT})),
+            "written": TRUTH,
+            "findings": array(ref("row")),
+        }
+    )
 
 
 def report_row() -> Schema:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.questions import QUIT, ask
@@ -19,8 +18,6 @@ from pinwarden.core.report import Report, is_failing, plural
 from pinwarden.system.clock import now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pinwarden.project.enforce import EnforcementPlan
     from pinwarden.project.lock import Approver
     from pinwarden.project.pin import PinPlan
@@ -69,7 +66,10 @@ def look_up_releases(setup: Setup) -> Setup:
     from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.project.floating_releases import ReleaseResolver
     from pinwarden.project.pin import plan_pins
+    from pinwarden.project.undo_edits import recover_interrupted
 
+    for note in recover_interrupted(setup.projects):
+        sys.stdout.write(wrap(note))
     with open_fetch_context(setup.args, setup.projects[0], "looking up releases") as context:
         resolver = ReleaseResolver(setup.projects, context)
         return replace(setup, pins=tuple(plan_pins(project, (), context, resolver) for project in setup.projects))
@@ -77,7 +77,7 @@ def look_up_releases(setup: Setup) -> Setup:
 
 def pin_releases(setup: Setup) -> None:
     """Write exact releases into the clients' files, as ``pinwarden pin`` does."""
-    from pinwarden.project.pin import build_pin_report, list_file_edits, write_pins_plan
+    from pinwarden.project.pin import build_pin_report, list_file_edits, write_pins
 
     print_heading("Pin", "write exact releases into the clients' files")
     proposal = build_pin_report(setup.pins, written=False)
@@ -89,7 +89,7 @@ def pin_releases(setup: Setup) -> None:
     files = len(list_file_edits(setup.pins))
     where = "this file" if files == 1 else f"these {files} files"
     if agrees(setup, f"Write these releases into {where}?"):
-        write_pins_plan(*setup.pins)
+        write_pins(setup.pins, in_setup=True)
         _print_outcome(build_pin_report(setup.pins, written=True))
     else:
         _print_outcome(proposal)
@@ -135,26 +135,23 @@ def enforce_starts(setup: Setup) -> None:
     """Make the clients start approved servers through ``pinwarden run``, as ``pinwarden enforce`` does."""
     from pinwarden.cli.streams import Progress
     from pinwarden.project.enforce import apply_enforcement, build_enforcement_report
-    from pinwarden.project.scopes import combine_reports
 
     print_heading("Enforce", "let the clients start servers through pinwarden run")
-    plans = list(_plan_enforcement(setup))
-    changed = [plan for plan in plans if plan.changes_anything]
-    if not changed:
-        _print_refusals(plans)
+    plan = _plan_enforcement(setup)
+    if plan is None or not plan.changes_anything:
+        _print_refusals(plan)
         sys.stdout.write(wrap("There is no approved server that clients start in another way."))
         return
-    for plan in changed:
-        sys.stdout.write("".join(f"{diff}\n\n" for _, diff in plan.diffs))
-    files = plural(sum(len(plan.files) for plan in changed), "client file")
-    question = f"Start each server once with its new command, then edit {files} as shown?"
-    agreed = agrees(setup, question, otherwise=setup.args.enforce)
-    reports: list[tuple[Project, Report]] = []
-    for plan in changed:
-        with Progress("starting servers with their new commands"):
-            report = apply_enforcement(plan, setup.probe) if agreed else build_enforcement_report(plan, written=False)
-        reports.append((plan.project, report))
-    _print_outcome(combine_reports(reports))
+    sys.stdout.write("".join(f"{diff}\n\n" for _, diff in plan.diffs))
+    question = (
+        f"Start each server once with its new command, then edit {plural(len(plan.files), 'client file')} as shown?"
+    )
+    if not agrees(setup, question, otherwise=setup.args.enforce):
+        _print_outcome(build_enforcement_report(plan, written=False))
+        return
+    with Progress("starting servers with their new commands"):
+        report = apply_enforcement(plan, setup.probe, in_setup=True)
+    _print_outcome(report)
 
 
 def find_servers(setup: Setup) -> bool:
@@ -175,11 +172,14 @@ def finish(setup: Setup) -> int:
     """Show the state of every server and what to do next. The exit code is 1 if something is left to do."""
     from pinwarden.cli.commands.status import print_board, report_board
     from pinwarden.cli.commit_line import build_commit_command
+    from pinwarden.project.undo_edits import can_undo
 
     sys.stdout.write("\n")
     result = report_board(setup.projects)
     print_board(result)
     sys.stdout.write(wrap(result.report.summary))
+    if can_undo(setup.projects, "enforce"):
+        sys.stdout.write(wrap("To return every client's file to what it was before: pinwarden enforce --undo"))
     left = [server for server in result.servers if server.next_step is not None]
     command = result.report.next_command
     sys.stdout.write("".join(wrap(note) for note in result.report.notes))
@@ -222,19 +222,20 @@ def _names(setup: Setup, project: Project, state: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(left))
 
 
-def _plan_enforcement(setup: Setup) -> Iterator[EnforcementPlan]:
-    """Yield the plan of each scope, for approved servers that a client starts in another way."""
+def _plan_enforcement(setup: Setup) -> EnforcementPlan | None:
+    """Return the plan for approved servers that a client starts in another way; None if there is none."""
     from pinwarden.project.enforce import plan_enforcement
 
+    scopes: list[tuple[Project, list[str]]] = []
     for project in setup.projects:
         servers = setup.statuses(project)
         unapproved = {server.name for server in servers if server.approved != "yes"}
         names = [name for name in _names(setup, project, "enforced") if name not in unapproved]
         if names:
-            yield plan_enforcement(project, names)
+            scopes.append((project, names))
+    return plan_enforcement(scopes) if scopes else None
 
 
-def _print_refusals(plans: Sequence[EnforcementPlan]) -> None:
-    for plan in plans:
-        for entry, err in plan.refused:
-            sys.stdout.write(wrap(f"{entry.name}: {err.message}", label="- "))
+def _print_refusals(plan: EnforcementPlan | None) -> None:
+    for entry, err in plan.refused if plan is not None else ():
+        sys.stdout.write(wrap(f"{entry.name}: {err.message}", label="- "))

@@ -180,10 +180,11 @@ class ConfigEdits:
         self._done.append((path, before, after))
         return "updated"
 
-    def write(self, path: Path, before: bytes, after: bytes) -> None:
-        """Write a file that was edited by `edit_entry` or `edit_word`, unless it changed in the meantime."""
-        write_if_unchanged(path, before, after)
-        self._done.append((path, before, after))
+    def list_edits(self) -> list[tuple[Path, bytes, bytes]]:
+        """Every edited file, with its bytes before the first and after the last edit."""
+        first = {path: before for path, before, _ in reversed(self._done)}
+        last = {path: after for path, _, after in self._done}
+        return [(path, before, last[path]) for path, before in first.items()]
 
     def undo(self) -> None:
         """Restore the previous bytes of every edited file, except files that another program changed since."""
@@ -274,7 +275,7 @@ def write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent} cannot be created: {err.strerror or err}") from err
     # The client may have changed the file since Pinwarden read it, and that change must not be lost.
     if _read_or_none(path) != before:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"another program changed {path}; try again")
+        raise PinwardenError("CONFIG_CHANGED", f"another program changed {path} in the meantime")
     write_atomically(path, after)
 
 

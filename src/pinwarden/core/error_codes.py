@@ -303,16 +303,23 @@ GENERAL_CODES = (
         "Add or remove the server by hand, then run: pinwarden doctor",
     ),
     ErrorCode(
+        "CONFIG_CHANGED",
+        EXIT_UNCHECKED,
+        "Another program changed a client's file or a lock after Pinwarden had shown its edit. No file was edited.",
+        "Run the command again; it shows the edit of the file as it is now.",
+    ),
+    ErrorCode(
         "NOTHING_TO_UNDO",
         EXIT_REFUSED,
-        "There is no backup of an edit by pinwarden enforce, or none for the named servers.",
+        "There is no backup of an edit by this command, or none for the named servers.",
         "Run `pinwarden status` to see which servers are started through Pinwarden. To remove a server from Pinwarden, "
         "write its own command into the client's file.",
     ),
     ErrorCode(
         "BACKUP_DAMAGED",
         EXIT_UNCHECKED,
-        "The copy of a client's file that pinwarden enforce kept was changed or removed, so it cannot be restored.",
+        "The copy of a client's file that Pinwarden kept before an edit was changed or removed, so it cannot be "
+        "restored.",
         "Restore the client's file by hand, then delete the folder in the message.",
     ),
     ErrorCode(

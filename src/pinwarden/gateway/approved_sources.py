@@ -12,6 +12,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.guard import ApprovedSurface
 from pinwarden.gateway.store.approvals import TrustedSurface, TrustedSurfaces
+from pinwarden.lock.entry import is_for_client
 from pinwarden.surface.surface import Surface, parse_surface
 from pinwarden.system.clock import now
 
@@ -79,7 +80,7 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:
         extension = read_extension(entry)
-        if entry.name != server or client not in (None, entry.client) or extension is None or extension.surface is None:
+        if entry.name != server or not is_for_client(entry, client) or extension is None or extension.surface is None:
             continue
         pin = extension.surface
         data = lock_store.read_pinned(path, pin)

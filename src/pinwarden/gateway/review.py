@@ -27,6 +27,7 @@ from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import PENDING, STATES, Review, assign_name, build_review_event, make_storable_name
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approval_candidate import (
@@ -609,7 +610,8 @@ class _LockBaseline:
                 entries[entry.key] = entry
                 surfaces[entry.key] = parse_surface(texts[extension.surface.path])
         self.identities: Mapping[str, str] = {
-            key: compute_server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
+            key: compute_server_identity(lock.entries, self._server, find_client(entry))
+            for key, entry in entries.items()
         }
         if not entries:
             raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")

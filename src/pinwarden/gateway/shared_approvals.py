@@ -22,6 +22,7 @@ from pinwarden.gateway.approved_items import KIND_BY_ENTITY, add_definitions, ca
 from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.store.approvals import APPROVED, Approvals, ChangeMark, Follower, StoredApproval, assign_name
 from pinwarden.gateway.store.reviews import make_storable_name
+from pinwarden.lock.entry import is_for_client
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -51,7 +52,9 @@ def compute_server_identity(entries: Iterable[Entry], name: str, client: str | N
 
     servers = group_servers_by_name(entry for entry in entries if entry.name == name).get(name, ())
     if len(servers) > 1:
-        servers = tuple(server for server in servers if client in server.clients)
+        servers = tuple(
+            server for server in servers if any(is_for_client(entry, client or "") for entry in server.entries)
+        )
     if len(servers) != 1 or servers[0].identity is None:
         return ""
     identity, pinned = servers[0].identity, servers[0].pinned_bytes

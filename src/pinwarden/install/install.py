@@ -25,7 +25,7 @@ from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
-from pinwarden.project.enforce import build_run_command
+from pinwarden.project.enforced_entry import build_run_command
 from pinwarden.project.lock import LockOptions, build_approval_candidate, build_extension, write_entries
 from pinwarden.project.project import Policies, Project, find_broken_rules
 

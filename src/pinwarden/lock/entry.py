@@ -46,6 +46,8 @@ LOCK_CLIENTS = (
     "roo",
     "generic",
 )
+GENERIC_CLIENT = "generic"
+"""Every client that lockfileVersion 2 does not know."""
 LOCK_SCOPES = ("project", "global")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),
@@ -194,8 +196,34 @@ class Entry(Record):
 
 
 def build_entry_key(name: str, client: str) -> str:
-    """Return the key that an entry must have."""
+    """Return the key of an entry: the server's name and the client's."""
     return f"{name}:{client}"
+
+
+def find_client(entry: Entry) -> str:
+    """Return the client of an entry by its own name. In lockfileVersion 2, some clients are called generic."""
+    value: Any = entry.document
+    for step in ("capabilityManifest", EXTENSION, "configuredIn", "client"):
+        value = value.get(step) if type(value) is dict else None
+    return value if type(value) is str else entry.client
+
+
+def is_for_client(entry: Entry, client: str | None) -> bool:
+    """Whether an entry is for this client, by the client's own name or by its name in the lock. None is any client."""
+    return client is None or client in (entry.client, find_client(entry))
+
+
+def has_expected_key(entry: Entry) -> bool:
+    """Whether the key of an entry names its server and its client.
+
+    ToolPin looks entries up by name and client, so it would not find an entry under another key. Only a second client
+    that its format calls generic, with a server of the same name, has its own name in the key.
+    """
+    if entry.key == build_entry_key(entry.name, entry.client):
+        return True
+    client = find_client(entry)
+    is_second = entry.client == GENERIC_CLIENT and client not in LOCK_CLIENTS
+    return is_second and entry.key == build_entry_key(entry.name, client)
 
 
 def rank_tier(tier: object) -> int:

@@ -153,6 +153,21 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
         return changed.lock
 
 
+def replace_bytes(path: Path, before: bytes, after: bytes, files: Mapping[str, bytes] | None = None) -> None:
+    """Write the bytes of a lock, and the ``files`` that it pins and that may be missing, as the only writer.
+
+    Raises LOCK_BUSY if the lock is not as it was ``before``. Files that only the earlier lock pinned are removed.
+    """
+    with hold_write_lock(path):
+        _finish_earlier_write(path)
+        if _read_if_exists(path) != before:
+            raise PinwardenError("LOCK_BUSY", f"another program changed {path.name}")
+        new = lockfile.parse(after)
+        pinned = {pin.path for _, _, pin in list_file_pins(new)}
+        _restore(path, after, {name: data for name, data in (files or {}).items() if name in pinned})
+        _remove_unpinned(path, lockfile.parse(before), new)
+
+
 @contextmanager
 def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """Restore the lock and the files next to it if the block raises or is interrupted.

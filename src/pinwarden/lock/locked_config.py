@@ -38,6 +38,8 @@ class LockedConfig(Record):
     """``None`` matches any scope."""
     entry: Any = field(repr=False)
     """The server's entry in the approved configuration; ``None`` if the configuration has no such server."""
+    config_client: str = ""
+    """The client whose form the entry has. For the lock, clients that its format does not know are generic."""
     secrets: tuple[tuple[str, str], ...] = ()
     """Name and source (env or header) of each secret that the server needs."""
 
@@ -57,6 +59,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
         client=client,
         scope=scope if type(scope) is str else None,
         entry=find_entry(fragment, config_client, name) if config_client else None,
+        config_client=config_client.id if config_client else client,
         secrets=_read_secrets(lock_entry.get("capabilityManifest")),
     )
 

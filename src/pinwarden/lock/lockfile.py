@@ -35,6 +35,7 @@ from pinwarden.lock.entry import (
     compute_entry_digest,
     compute_entry_seal,
     compute_payload_integrity,
+    has_expected_key,
     list_uncovered_paths,
     raise_invalid,
     remove_approval_time,
@@ -364,7 +365,7 @@ def _check_entry(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[
     def build_problem(code: str, step: str = "", detail: str = "") -> LockProblem:
         return LockProblem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
 
-    if entry.key != build_entry_key(entry.name, entry.client):
+    if not has_expected_key(entry):
         yield build_problem("entry_key_mismatch", detail=f"{build_entry_key(entry.name, entry.client)[:120]!a}")
     payload = build_integrity_payload(entry.document)
     try:

@@ -13,6 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural, row_to_json
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import LockExtension, format_surface_path, read_extension, with_extension
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.surface import Surface
@@ -174,7 +175,7 @@ def _choose_free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]
     candidates = (
         pin.path,
         format_surface_path(entry.key, folder=folder),
-        format_surface_path(entry.name, entry.client, folder),
+        format_surface_path(entry.name, find_client(entry), folder),
     )
     for path in candidates:
         if taken.get(path, pin.file_digest) == pin.file_digest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
+from pinwarden.lock.entry import GENERIC_CLIENT, LOCK_CLIENTS, rank_tier
 from pinwarden.lock.extension import (
     LaunchCommand,
     LockExtension,
@@ -47,12 +47,26 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
 def client_name_in_lock(client: str) -> str:
-    """Return the client's name in lockfileVersion 2. Clients that this format does not know are ``generic``."""
-    return client if client in LOCK_CLIENTS else "generic"
+    """The client's name in lockfileVersion 2. Clients that this format does not know are ``generic``."""
+    return client if client in LOCK_CLIENTS else GENERIC_CLIENT
 
 
-def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
-    """Build the lock entry of a configured server, without Pinwarden's extension fields."""
+def choose_entry_key(server: ConfiguredServer, clients: Mapping[str, str]) -> str:
+    """Return the key of a configured server's lock entry. ``clients`` has the client of every key that is in use.
+
+    Two clients that the format calls ``generic`` may both have a server of this name. The second one has its own name
+    in the key.
+    """
+    usual = lock_entry.build_entry_key(server.name, client_name_in_lock(server.client))
+    own = lock_entry.build_entry_key(server.name, server.client)
+    return own if own in clients or clients.get(usual, server.client) != server.client else usual
+
+
+def build_plain_entry(server: ConfiguredServer, now: str, key: str | None = None) -> lock_entry.Entry:
+    """Build the lock entry of a configured server, without Pinwarden's extension fields.
+
+    ``key`` is the key of the entry, if it is not the usual one.
+    """
     declared_server = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
@@ -62,7 +76,7 @@ def build_plain_entry(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     plan["locked"]["config"] = deepcopy(fragment)
     plan["notes"] = [f"Configured by hand in {server.client}."]
     return lock_entry.with_integrity(
-        lock_entry.Entry(key=lock_entry.build_entry_key(server.name, client), document=plan)
+        lock_entry.Entry(key=key or lock_entry.build_entry_key(server.name, client), document=plan)
     )
 
 
@@ -134,19 +148,21 @@ def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Ent
     return entry
 
 
-def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension: LockExtension, now: str) -> Entry:
+def build_entry(
+    server: ConfiguredServer, key: str, started_entry: Entry | None, extension: LockExtension, now: str
+) -> Entry:
     """Build the lock entry of a configured server, with Pinwarden's extension fields.
 
     If the client starts the server through ``pinwarden run``, ``started_entry`` is the lock entry that this command
     resolves to. The new entry then shares the pinned bytes of that entry, because both start the same server.
     """
     if started_entry is None:
-        return with_extension(build_plain_entry(server, now), extension)
+        return with_extension(build_plain_entry(server, now, key), extension)
     known = read_extension(started_entry) or LockExtension()
     if known.bundle is not None:
         merged = keep_optional_members(known, replace(extension, registry=known.registry))
-        return with_extension(_build_bundle_entry(server, started_entry), merged)
-    entry = build_plain_entry(with_locked_command(server, started_entry), now)
+        return with_extension(_build_bundle_entry(server, key, started_entry), merged)
+    entry = build_plain_entry(with_locked_command(server, started_entry), now, key)
     if started_entry.key == entry.key:
         return with_extension(entry, extension)
     launch = known.launch
@@ -157,15 +173,13 @@ def build_entry(server: ConfiguredServer, started_entry: Entry | None, extension
     return with_extension(entry, replace(shared, launch=launch))
 
 
-def _build_bundle_entry(server: ConfiguredServer, started_entry: Entry) -> Entry:
+def _build_bundle_entry(server: ConfiguredServer, key: str, started_entry: Entry) -> Entry:
     client, fragment = client_name_in_lock(server.client), build_config_fragment(server)
     scope = "global" if server.scope == "global" else "project"
     copy = started_entry.document.get("locked")
     locked = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**started_entry.document, "client": client, "scope": scope, "config": fragment, **locked}
-    return lock_entry.with_integrity(
-        replace(started_entry, key=lock_entry.build_entry_key(server.name, client), document=document)
-    )
+    return lock_entry.with_integrity(replace(started_entry, key=key, document=document))
 
 
 def _describe_missing_command(shown: str) -> str:

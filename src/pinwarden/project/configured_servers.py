@@ -255,7 +255,7 @@ def _compare_with_other_files(
     for entry in entries:
         enforced = started_by_run.get(entry.key)
         approved = (
-            identify_configured(entry.name, entry.entry, get_client(entry.client))
+            identify_configured(entry.name, entry.entry, get_client(entry.config_client))
             if enforced is None
             else identify_entry(enforced)
         )
@@ -280,7 +280,7 @@ def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
 
 
 def _get_package_of_entry(entry: LockedConfig) -> str | None:
-    return get_package_name(parse_configured_server(entry.name, entry.entry, get_client(entry.client)))
+    return get_package_name(parse_configured_server(entry.name, entry.entry, get_client(entry.config_client)))
 
 
 class ServerIdentity(Record):

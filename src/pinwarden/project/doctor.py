@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.command_line import PROGRAM
 from pinwarden.clients.config import parse_configured_server
 from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, check_files
@@ -33,9 +34,11 @@ from pinwarden.project.configs import (
     read_config_view,
 )
 from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
+from pinwarden.project.enforced_entry import describe_unfound_program
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
 from pinwarden.project.missing_programs import find_missing_programs
 from pinwarden.project.next_step import SET_UP, choose_after_finding
+from pinwarden.project.scopes import report_in_scopes
 from pinwarden.project.secrets_audit import SECRET_KINDS, build_secret_row, secret_to_json
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.system.files import find_program, find_relative_search_folders
@@ -76,8 +79,19 @@ class Program(Record):
     needed_by: tuple[str, ...]
 
 
+def check_installations(scopes: Sequence[tuple[Project, tuple[str, ...]]]) -> Report:
+    """Build the report of ``pinwarden doctor`` about several scopes. What it says about programs, it says once."""
+    report = report_in_scopes(scopes, lambda project, _: check_installation(project))
+    programs: dict[str, dict[str, Any]] = {}
+    for program in report.facts["programs"]:
+        known = programs.setdefault(program["name"], {**program, "needed_by": []})
+        known["needed_by"] += [name for name in program["needed_by"] if name not in known["needed_by"]]
+    facts = {**report.facts, "programs": list(programs.values())}
+    return replace(report, facts=facts, notes=(*report.notes, _describe_programs(programs.values())))
+
+
 def check_installation(project: Project) -> Report:
-    """Build the report of ``pinwarden doctor``.
+    """Compare one scope with its lock.
 
     1. Verify the lock.
     2. Compare every locked server with the file of its client.
@@ -111,7 +125,7 @@ def check_installation(project: Project) -> Report:
         summary=_summarize(view, rows, ok),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
         rows=tuple(sorted(rows, key=severity_rank)),
-        notes=tuple(_build_notes(project, view, programs)),
+        notes=tuple(_build_notes(project, view)),
         next_command=_choose_next_command(view, rows, ok),
         facts={
             "ok": ok,
@@ -157,7 +171,9 @@ def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 
 def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
     """List server name and program of every server whose command is a program name without a path."""
-    approved = (parse_configured_server(locked.name, locked.entry, get_client(locked.client)) for locked in view.locked)
+    approved = (
+        parse_configured_server(locked.name, locked.entry, get_client(locked.config_client)) for locked in view.locked
+    )
     for server in (*approved, *view.servers):
         if isinstance(server.target, StdioTarget) and not server.disabled:
             word = server.target.command[0]
@@ -272,13 +288,20 @@ def _program_to_json(project: Project, program: Program) -> dict[str, Any]:
     return {"name": program.name, "path": shown, "needed_by": list(program.needed_by)}
 
 
-def _build_notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
+def _build_notes(project: Project, view: ConfigView) -> Iterator[str]:
     if view.document is None:
         yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden setup"
+    started = (server.target.command[0] for server in view.servers if isinstance(server.target, StdioTarget))
+    unfound = describe_unfound_program(project) if PROGRAM in started else None
+    if unfound is not None:
+        yield unfound
+
+
+def _describe_programs(programs: Iterable[Mapping[str, Any]]) -> str:
     listed = tuple(programs)
-    present = [program.name for program in listed if program.path]
-    missing = [program.name for program in listed if not program.path]
-    yield f"on the search path: {', '.join(present) or 'no runner'}" + (
+    present = [program["name"] for program in listed if program["path"]]
+    missing = [program["name"] for program in listed if not program["path"]]
+    return f"on the search path: {', '.join(present) or 'no runner'}" + (
         f"; not there: {', '.join(missing)}" if missing else ""
     )
 

@@ -1,22 +1,22 @@
-"""Copies of the files that ``pinwarden enforce`` edits, so that an edit can be undone exactly.
+"""Copies of the clients' files and locks that Pinwarden edits, so that every edit can be undone exactly.
 
 Each backup is a folder below the state folder of this user, readable only by the user, because clients' files contain
-secrets. It has one copy per file and ``manifest.json``, which is written before the first edit and says whether all
-edits were made. A process that was killed leaves an incomplete backup, which the next ``enforce`` rolls back.
+secrets. It has a copy of each file before and after the edit, and ``manifest.json``, which is written before the first
+edit and says whether all edits were made. A process that was killed leaves an incomplete backup, which the next command
+that edits the same files rolls back.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import parse_json
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.project.config_diff import FileEdit
@@ -26,60 +26,112 @@ from pinwarden.system.state_folder import find_state_folder, prepare_state_folde
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
-FORMAT = "pinwarden-backup/1"
-MAX_BACKUPS = 20
-"""How many backups are kept for one lock. Older ones are removed."""
-MAX_FILE_BYTES = 64 * 1024 * 1024
+FORMAT = "pinwarden-backup/2"
+MAX_BACKUPS = 100
+"""How many backups are kept for one user. Older ones are removed."""
+MAX_FILE_BYTES = 256 * 1024 * 1024
+EditCommand = Literal["enforce", "pin", "update", "undo"]
+"""The command that made an edit. An edit that undoes others has a backup only until it is complete."""
+_COMMANDS: tuple[EditCommand, ...] = ("enforce", "pin", "update", "undo")
 _MANIFEST = "manifest.json"
 
 
+class LockEdit(Record):
+    """A lock before and after an edit."""
+
+    path: Path
+    before: bytes
+    after: bytes
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The surfaces and closures that the lock pinned before the edit, by their path in the lock."""
+    new_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Those that it pins after the edit and that the edit writes."""
+
+
 class BackupFile(Record):
-    """The copy of one file, with the digests of the file before and after the edit."""
+    """A file that was edited, with its copies from before and after the edit."""
 
     path: Path
     copy: str
-    """The name of the copy in the folder of the backup."""
+    """The name of the copy from before the edit, in the folder of the backup."""
+    edited_copy: str
+    """The name of the copy from after the edit."""
     before: Digest
     after: Digest
+
+
+class BackupLock(Record):
+    """A lock that was edited, with copies of the surfaces and closures that it pinned before the edit."""
+
+    file: BackupFile
+    files: Mapping[str, tuple[str, Digest]]
+    """For the path of each file in the lock, the name of its copy and its digest."""
 
 
 class BackupServer(Record):
     """A server whose entries were edited."""
 
+    lock: Path
     key: str
-    """The key of its lock entry."""
+    """The key of its entry in that lock. The lock need not have the entry."""
     name: str
     client: str
     """The client in the table of clients."""
-    scope: str
-    path: str | None
+    path: Path | None
     """The client's file; None if only the lock was edited."""
+    pointer: str = ""
+    """JSON Pointer to its entry in the client's file."""
 
 
 class Backup(Record):
-    """One backup."""
+    """One backup: all edits of one run of a command."""
 
     folder: Path
+    command: EditCommand
+    in_setup: bool
+    """Whether ``pinwarden setup`` made the edit."""
     complete: bool
     """Whether all edits were made."""
-    lock: BackupFile
+    locks: tuple[BackupLock, ...]
     files: tuple[BackupFile, ...]
     servers: tuple[BackupServer, ...]
 
-    def read_copy(self, file: BackupFile) -> bytes:
-        """The bytes of a file before the edit. Raises BACKUP_DAMAGED if the copy is not what was written."""
+    def read_before(self, file: BackupFile) -> bytes:
+        """Return the bytes of a file before the edit. Raises BACKUP_DAMAGED if the copy is not what was written."""
+        return self._read(file.copy, file.before, file.path)
+
+    def read_after(self, file: BackupFile) -> bytes:
+        """Return the bytes of a file after the edit. Raises BACKUP_DAMAGED if the copy is not what was written."""
+        return self._read(file.edited_copy, file.after, file.path)
+
+    def read_lock_files(self, lock: BackupLock) -> dict[str, bytes]:
+        """Return the surfaces and closures of a lock before the edit, by their path in the lock."""
+        return {name: self._read(copy, digest, name) for name, (copy, digest) in lock.files.items()}
+
+    def _read(self, copy: str, digest: Digest, of: Path | str) -> bytes:
         try:
-            data = read_file(self.folder / file.copy, MAX_FILE_BYTES)
+            data = read_file(self.folder / copy, MAX_FILE_BYTES)
         except PinwardenError as err:
             raise _damaged(self.folder, err.message) from err
-        if Digest.of_bytes(data) != file.before:
-            raise _damaged(self.folder, f"the copy of {file.path} was changed")
+        if Digest.of_bytes(data) != digest:
+            raise _damaged(self.folder, f"the copy of {of} was changed")
         return data
+
+
+class EditSet(Record):
+    """Edits of clients' files and locks that are made together or not at all."""
+
+    command: EditCommand
+    files: tuple[FileEdit, ...]
+    locks: tuple[LockEdit, ...]
+    servers: tuple[BackupServer, ...] = ()
+    """The servers whose entries the edits change."""
+    in_setup: bool = False
 
 
 @contextmanager
 def hold_backups(project: Project) -> Iterator[None]:
-    """Be the only process that edits or restores files for this lock."""
+    """Be the only process of this user that edits or restores clients' files."""
     from pinwarden.lock.lock_store import hold_write_lock
 
     folder = _find_folder(project)
@@ -93,37 +145,33 @@ def hold_backups(project: Project) -> Iterator[None]:
 
 
 def has_backups(project: Project) -> bool:
-    """Whether there is something to undo, or to roll back, for this lock."""
+    """Whether Pinwarden made an edit for this user that could be undone."""
     return bool(_list_folders(project))
 
 
 def list_backups(project: Project) -> list[Backup]:
-    """The backups for this lock, the newest first."""
+    """Return the backups of this user, the newest first."""
     return [_read(folder) for folder in reversed(_list_folders(project))]
 
 
-def write_backup(
-    project: Project, lock: FileEdit, files: Sequence[FileEdit], servers: Sequence[BackupServer]
-) -> Backup:
-    """Copy files that will be edited. Everything is on disk when this returns."""
+def write_backup(project: Project, edits: EditSet) -> Backup:
+    """Copy the files that will be edited. Everything is on disk when this returns. Call it with ``hold_backups``."""
     earlier = _list_folders(project)
     folder = _find_folder(project) / f"{int(earlier[-1].name) + 1 if earlier else 1:06}"
     try:
         folder.mkdir(mode=0o700)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
-    copies = [
-        BackupFile(
-            path=edit.path.absolute(),
-            copy=f"{index}.copy",
-            before=Digest.of_bytes(edit.before),
-            after=Digest.of_bytes(edit.after),
-        )
-        for index, edit in enumerate((lock, *files))
-    ]
-    for edit, copy in zip((lock, *files), copies, strict=True):
-        create_file(folder / copy.copy, edit.before, 0o600)
-    backup = Backup(folder=folder, complete=False, lock=copies[0], files=tuple(copies[1:]), servers=tuple(servers))
+    copies = _CopyWriter(folder)
+    backup = Backup(
+        folder=folder,
+        command=edits.command,
+        in_setup=edits.in_setup,
+        complete=False,
+        locks=tuple(map(copies.write_lock, edits.locks)),
+        files=tuple(map(copies.write_file, edits.files)),
+        servers=edits.servers,
+    )
     save_backup(backup)
     for old in earlier[: max(0, len(earlier) + 1 - MAX_BACKUPS)]:
         _remove_folder(old)
@@ -152,6 +200,61 @@ def remove_backup(backup: Backup) -> None:
     _remove_folder(backup.folder)
 
 
+def keep_servers(backup: Backup, servers: tuple[BackupServer, ...], contents: Mapping[Path, bytes]) -> None:
+    """Keep a backup for some of its servers only, because the edits of the others were undone.
+
+    ``contents`` are the files and locks as they are without the edits of the others. They count as the result of the
+    edit from now on, so that undoing the rest restores them byte for byte.
+    """
+    if not servers:
+        remove_backup(backup)
+        return
+    copies = _CopyWriter(backup.folder)
+
+    def renew(file: BackupFile) -> BackupFile:
+        data = contents.get(file.path)
+        if data is None:
+            return file
+        return replace(file, edited_copy=copies.write(data), after=Digest.of_bytes(data))
+
+    paths = {server.path for server in servers}
+    save_backup(
+        replace(
+            backup,
+            servers=servers,
+            files=tuple(renew(file) for file in backup.files if file.path in paths),
+            locks=tuple(replace(lock, file=renew(lock.file)) for lock in backup.locks),
+        )
+    )
+
+
+class _CopyWriter:
+    """Writes copies into the folder of a backup."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = sum(1 for _ in folder.glob("*.copy"))
+
+    def write_file(self, edit: FileEdit | LockEdit) -> BackupFile:
+        return BackupFile(
+            path=edit.path.absolute(),
+            copy=self.write(edit.before),
+            edited_copy=self.write(edit.after),
+            before=Digest.of_bytes(edit.before),
+            after=Digest.of_bytes(edit.after),
+        )
+
+    def write_lock(self, edit: LockEdit) -> BackupLock:
+        files = {name: (self.write(data), Digest.of_bytes(data)) for name, data in edit.files.items()}
+        return BackupLock(file=self.write_file(edit), files=files)
+
+    def write(self, data: bytes) -> str:
+        name = f"{self._count}.copy"
+        self._count += 1
+        create_file(self._folder / name, data, 0o600)
+        return name
+
+
 def _remove_folder(folder: Path) -> None:
     # Without its manifest, a folder is no backup: it goes first, in case the rest is interrupted.
     (folder / _MANIFEST).unlink(missing_ok=True)
@@ -159,12 +262,11 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _find_folder(project: Project) -> Path:
-    digest = Digest.of_bytes(os.fsencode(project.lock.resolve())).hex[:16]
-    return find_state_folder(project.variables, project.home) / "backups" / digest
+    return find_state_folder(project.variables, project.home) / "backups"
 
 
 def _list_folders(project: Project) -> list[Path]:
-    """The folders of complete manifests, the oldest first. A folder without one was left before any edit."""
+    """Return the folders of complete manifests, the oldest first. A folder without one was left before any edit."""
     try:
         folders = sorted(_find_folder(project).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -177,16 +279,27 @@ def _list_folders(project: Project) -> list[Path]:
 def _to_json(backup: Backup) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "command": backup.command,
+        "inSetup": backup.in_setup,
         "complete": backup.complete,
-        "lock": _file_to_json(backup.lock),
+        "locks": [
+            {
+                **_file_to_json(lock.file),
+                "files": [
+                    {"name": name, "copy": copy, "digest": str(digest)} for name, (copy, digest) in lock.files.items()
+                ],
+            }
+            for lock in backup.locks
+        ],
         "files": [_file_to_json(file) for file in backup.files],
         "servers": [
             {
+                "lock": str(server.lock),
                 "key": server.key,
                 "name": server.name,
                 "client": server.client,
-                "scope": server.scope,
-                **({} if server.path is None else {"path": server.path}),
+                "pointer": server.pointer,
+                **({} if server.path is None else {"path": str(server.path)}),
             }
             for server in backup.servers
         ],
@@ -194,7 +307,13 @@ def _to_json(backup: Backup) -> dict[str, Any]:
 
 
 def _file_to_json(file: BackupFile) -> dict[str, str]:
-    return {"path": str(file.path), "copy": file.copy, "before": str(file.before), "after": str(file.after)}
+    return {
+        "path": str(file.path),
+        "copy": file.copy,
+        "editedCopy": file.edited_copy,
+        "before": str(file.before),
+        "after": str(file.after),
+    }
 
 
 def _read(folder: Path) -> Backup:
@@ -206,8 +325,10 @@ def _read(folder: Path) -> Backup:
             record.fail("format", f"is not {FORMAT}")
         return Backup(
             folder=folder,
+            command=record.one_of("command", _COMMANDS),
+            in_setup=record.value.get("inSetup") is True,
             complete=record.value.get("complete") is True,
-            lock=_parse_file(record.object("lock")),
+            locks=tuple(map(_parse_lock, record.objects("locks"))),
             files=tuple(map(_parse_file, record.objects("files"))),
             servers=tuple(map(_parse_server, record.objects("servers"))),
         )
@@ -215,25 +336,39 @@ def _read(folder: Path) -> Backup:
         raise err if err.code == "BACKUP_DAMAGED" else _damaged(folder, err.message) from err
 
 
+def _parse_lock(record: JsonObject) -> BackupLock:
+    files = {
+        file.string("name"): (_parse_copy(file, "copy"), file.parse_string("digest", Digest.parse))
+        for file in record.objects("files")
+    }
+    return BackupLock(file=_parse_file(record), files=files)
+
+
 def _parse_file(record: JsonObject) -> BackupFile:
-    copy = record.string("copy")
-    if Path(copy).name != copy:
-        record.fail("copy", "is not a file name")
     return BackupFile(
         path=Path(record.string("path")),
-        copy=copy,
+        copy=_parse_copy(record, "copy"),
+        edited_copy=_parse_copy(record, "editedCopy"),
         before=record.parse_string("before", Digest.parse),
         after=record.parse_string("after", Digest.parse),
     )
 
 
+def _parse_copy(record: JsonObject, member: str) -> str:
+    copy = record.string(member)
+    if Path(copy).name != copy:
+        record.fail(member, "is not a file name")
+    return copy
+
+
 def _parse_server(record: JsonObject) -> BackupServer:
     return BackupServer(
+        lock=Path(record.string("lock")),
         key=record.string("key"),
         name=record.string("name"),
         client=record.string("client"),
-        scope=record.string("scope"),
-        path=record.string("path") if "path" in record else None,
+        path=Path(record.string("path")) if "path" in record else None,
+        pointer=record.string("pointer"),
     )
 
 

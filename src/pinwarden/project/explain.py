@@ -14,7 +14,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import server_entry
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.launch_choice import choose_target, target_to_json
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_locked_config
@@ -45,7 +45,7 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
     lock = document.lock
     entries = find_entries(lock, server)
     explained = [_EntryExplanation(entry, document, now) for entry in entries]
-    tiers = ", ".join(f"{explanation.entry.client}: {explanation.today.tier}" for explanation in explained)
+    tiers = ", ".join(f"{find_client(explanation.entry)}: {explanation.today.tier}" for explanation in explained)
     broken = "; the lock is not what was approved" if document.critical_problems else ""
     return Report(
         command="explain",
@@ -166,7 +166,7 @@ def describe_config(entry: Entry) -> dict[str, Any] | None:
     locked = read_locked_config(entry.key, entry.document)
     if locked.entry is None:
         return None
-    shown = describe_server(parse_configured_server(entry.name, locked.entry, get_client(entry.client)))
+    shown = describe_server(parse_configured_server(entry.name, locked.entry, get_client(find_client(entry))))
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
 
 
@@ -250,7 +250,7 @@ class _EntryExplanation:
     def _describe_server(self) -> Iterator[str]:
         entry = self.entry
         release = find_release(entry) or "(no release named)"
-        yield f"{entry.name} {release} for {entry.client}, {entry.scope} scope"
+        yield f"{entry.name} {release} for {find_client(entry)}, {entry.scope} scope"
         yield describe_target(entry.selected_target)
         where = f" from {entry.source}" if entry.source else ""
         yield f"resolved{where} at {entry.resolved_at or 'a time that is not recorded'}, locked at {entry.locked_at}"

@@ -14,17 +14,24 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact_drift import compare_closures
-from pinwarden.clients.files import Action, ConfigEdits, config_edits, edit_entry, read_server_file
+from pinwarden.clients.files import Action, ConfigEdits, edit_entry, read_server_file
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural
-from pinwarden.lock import lock_store
+from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.lockfile import list_file_pins, put_entries
 from pinwarden.project.approval_candidate import ApprovalCandidate, read_approved_surfaces, scan_for_approval
+from pinwarden.project.client_edits import (
+    diff_edits,
+    list_entry_edits,
+    read_lock_edit,
+    to_backup_server,
+    write_edits,
+)
 from pinwarden.project.client_install import read_locked_entry
-from pinwarden.project.config_diff import diff_config
+from pinwarden.project.edit_backups import EditSet
 from pinwarden.project.lock import approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name, has_pinned_bytes
 from pinwarden.project.newer_dependencies import compare_package_release, read_pinned_closure
@@ -37,6 +44,7 @@ from pinwarden.system.files import write_atomically
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
     from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.config_diff import FileEdit
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.lock import Approver, LockOptions
     from pinwarden.project.project import Policies, Project
@@ -84,7 +92,10 @@ class PreparedUpdate(Record):
     """The changed dependencies, as sentences."""
     published: tuple[Row, ...]
     """What differs in publisher and bytes of the release."""
-    edits: tuple[tuple[ConfiguredServer, dict[str, Any]], ...]
+    configured: tuple[tuple[str, ConfiguredServer], ...]
+    """The servers in the clients' files, by the key of their lock entry."""
+    files: tuple[FileEdit, ...]
+    """The edits of the clients' files."""
     lock: Lock
     """The lock that the preparation began with."""
 
@@ -100,13 +111,7 @@ class PreparedUpdate(Record):
 
     def build_diff(self) -> str:
         """The edits of the clients' files as a unified diff, with secrets masked."""
-        files: dict[Path, tuple[bytes, bytes]] = {}
-        for server, entry in self.edits:
-            path = Path(server.path)
-            before, data = files.get(path) or (read_server_file(server),) * 2
-            files[path] = before, edit_entry(data, server, entry)
-        diffs = (diff_config(self.project.display_path(path), *texts) for path, texts in files.items())
-        return "".join(f"{diff}\n" for diff in diffs if diff)
+        return "".join(f"{diff}\n" for _, diff in diff_edits(self.project, self.files) if diff)
 
 
 @contextmanager
@@ -138,7 +143,8 @@ def prepare_update(context: PackageUpdateContext, releases: Sequence[PackageRele
             surfaces=surfaces,
             dependencies=tuple(_list_dependency_changes(context.project, draft, releases[0].entry)),
             published=published,
-            edits=tuple(edits),
+            configured=tuple(configured.items()),
+            files=list_entry_edits(edits),
             lock=lock,
         )
 
@@ -157,16 +163,21 @@ def commit_update(prepared: PreparedUpdate, approver: Approver, now: str) -> Non
     entries = [entry for entry in (new.entries if new is not None else ()) if entry.key in prepared.keys]
     pinned = {pin.path for entry, _, pin in list_file_pins(new) if entry.key in prepared.keys} if new else set()
 
-    def change(old: Lock | None) -> lock_store.LockWrite:
-        if old is None or _select(old, prepared.keys) != _select(prepared.lock, prepared.keys):
-            raise PinwardenError("LOCK_BUSY", f"{prepared.project.lock.name} changed in the meantime")
-        written = {path: data for path, data in files.items() if path in pinned}
-        return lock_store.LockWrite(lock=put_entries(old, entries, now), files=written)
-
-    with lock_store.restore_on_error(prepared.project.lock, prepared.keys), config_edits() as edits:
-        for server, entry in prepared.edits:
-            edits.replace_entry(server, entry)
-        lock_store.update(prepared.project.lock, change)
+    edit = read_lock_edit(prepared.project.lock)
+    old = lockfile.parse(edit.before)
+    if _select(old, prepared.keys) != _select(prepared.lock, prepared.keys):
+        raise PinwardenError("LOCK_BUSY", f"{prepared.project.lock.name} changed in the meantime")
+    written = {path: data for path, data in files.items() if path in pinned}
+    after = lockfile.to_bytes(put_entries(old, entries, now))
+    edits = EditSet(
+        command="update",
+        files=prepared.files,
+        locks=(replace(edit, after=after, new_files=written),),
+        servers=tuple(
+            to_backup_server(prepared.project, key, server, prepared.files) for key, server in prepared.configured
+        ),
+    )
+    write_edits(prepared.project, edits)
 
 
 class _CollectedEdits(ConfigEdits):
@@ -215,7 +226,7 @@ def _write_releases(
 
     Returns the servers by the key of their entry, and the edits of the clients' files.
     """
-    from pinwarden.project.enforce import EnforceOptions, enforce_entry
+    from pinwarden.project.enforced_entry import EnforceOptions, enforce_entry
     from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import pin_entry
 

@@ -23,7 +23,7 @@ from pinwarden.lock.extension import ConfigOrigin, LockExtension, format_surface
 from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.project import approval_candidate as approval_reasons
 from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
-from pinwarden.project.configured_entry import build_config_fragment, build_entry, client_name_in_lock
+from pinwarden.project.configured_entry import build_config_fragment, build_entry, choose_entry_key
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
 from pinwarden.project.init_report import build_init_report
 from pinwarden.project.lock import (
@@ -159,9 +159,11 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
 def _choose_servers(files: Sequence[ConfigFile], approved: ApprovedServers) -> list[DiscoveredServer]:
     chosen: dict[str, DiscoveredServer] = {}
     refused: list[DiscoveredServer] = []
+    clients = approved.list_clients()
     for file in files:
         for server in file.servers:
-            key = lock_entry.build_entry_key(server.name, client_name_in_lock(server.client))
+            key = choose_entry_key(server, clients)
+            clients.setdefault(key, server.client)
             reason, status = (
                 _lock_problem(server) or _self_reference_problem(server, key, approved),
                 approved.compare(server, key),
@@ -330,7 +332,7 @@ def _build_approved_entry(
         probed_release=_find_probed_release(discovery, server),
     )
     started_entry = discovery.approved.find_started_entry(server.server, server.key)
-    return build_entry(server.server, started_entry, extension, now)
+    return build_entry(server.server, server.key, started_entry, extension, now)
 
 
 def _refuse_changed_entries(discovery: Discovery, old: Lock | None, servers: Sequence[DiscoveredServer]) -> None:

@@ -13,6 +13,7 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
+from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
@@ -97,6 +98,10 @@ class ApprovedServers:
     def entry(self, key: str) -> Entry | None:
         """Return the lock entry with this key; None if the lock has none."""
         return self._entries.get(key)
+
+    def list_clients(self) -> dict[str, str]:
+        """Return the client of every entry, by the key of the entry."""
+        return {key: find_client(entry) for key, entry in self._entries.items()}
 
     def find_started_entry(self, server: ConfiguredServer, key: str) -> Entry | None:
         """Return the entry that the server's ``pinwarden run`` command starts; None for other commands."""

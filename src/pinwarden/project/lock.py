@@ -233,7 +233,10 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
         if old is None:
             raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
         removed.extend(
-            entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
+            entry.key
+            for entry in old.entries
+            if entry.name == name
+            and (not clients or any(lock_entry.is_for_client(entry, client) for client in clients))
         )
         if not removed:
             raise not_locked_error(old.entries, name)

@@ -10,7 +10,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import lock_store, lockfile
-from pinwarden.lock.entry import Entry, build_entry_key
+from pinwarden.lock.entry import Entry, build_entry_key, find_client
 from pinwarden.lock.lockfile import PROBLEMS, Lock, LockProblem, list_file_pins, select_critical, verify, verify_files
 
 if TYPE_CHECKING:
@@ -85,7 +85,11 @@ def find_entries(lock: Lock, text: str) -> tuple[Entry, ...]:
 
     Raises an error that suggests similar names if there is none.
     """
-    entries = tuple(entry for entry in lock.entries if text in (entry.name, build_entry_key(entry.name, entry.client)))
+    entries = tuple(
+        entry
+        for entry in lock.entries
+        if text in (entry.name, entry.key, build_entry_key(entry.name, find_client(entry)))
+    )
     if entries:
         return entries
     from pinwarden.project.locked_servers import not_locked_error

@@ -11,9 +11,8 @@ from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import list_approved_digests
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, find_client, is_for_client
 from pinwarden.lock.extension import has_surface, read_extension
-from pinwarden.lock.locked_config import read_config_origin
 from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
@@ -42,8 +41,8 @@ class LockedServer(Record):
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients that have it, as the lock calls them."""
-        return tuple(entry.client for entry in self.entries)
+        """The clients that have it."""
+        return tuple(map(find_client, self.entries))
 
 
 def group_servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
@@ -107,14 +106,8 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
 def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
     """Return the command that approves a server's surface. It names the client if the name alone is ambiguous."""
     servers = group_servers_by_name(other for other in entries if other.name == entry.name).get(entry.name, ())
-    client = f" --client {entry.client}" if len(servers) > 1 else ""
+    client = f" --client {find_client(entry)}" if len(servers) > 1 else ""
     return f"pinwarden approve {shlex.quote(entry.name[:120])}{client} --allow-execute"
-
-
-def is_for_client(entry: Entry, client: str | None) -> bool:
-    """Whether an entry is for this client, by the client's name in the lock or its own."""
-    where = read_config_origin(entry)
-    return client is None or client == entry.client or (where is not None and where.client == client)
 
 
 def has_pinned_bytes(entry: Entry) -> bool:
@@ -148,7 +141,7 @@ def _build_other_client_hint(entries: tuple[Entry, ...], name: str, command: str
     if not named:
         return None
     servers = group_servers_by_name(named)[name]
-    clients = ", ".join(entry.client for entry in named)
+    clients = ", ".join(map(find_client, named))
     return f"It is locked for {clients}: {_build_client_command(command, name, servers[0])}"
 
 

@@ -24,7 +24,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import is_enforced, read_extension, with_extension
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NON_REGISTRY_SOURCES, read_config_origin
 from pinwarden.lock.locked_launch import LockedLaunch, read_locked_launch
@@ -231,7 +231,9 @@ def build_release_row(release: Release) -> Row:
         code, level, message = COULD_NOT_CHECK, "review", release.problem
     else:
         code, level = "newer_release", UPDATE_KINDS["newer_release"].severity
-        message = f"{release.locked} is locked for {release.entry.client}, {latest_version(release)} is the latest"
+        message = (
+            f"{release.locked} is locked for {find_client(release.entry)}, {latest_version(release)} is the latest"
+        )
         message += "" if isinstance(release, ListedRelease) else release.publication
     return Row(code=code, severity=level, entity="server", name=release.entry.name, path="", message=message)
 
@@ -253,7 +255,7 @@ class PackageUpdater:
         """Return the server as it would be configured, and its entry in the lock; nothing is written."""
         server = self._find_configured_server(release.entry)
         changed = _replace_release(release, server, read_locked_launch(release.entry))
-        return changed, build_plain_entry(changed, self._lock_options.now)
+        return changed, build_plain_entry(changed, self._lock_options.now, release.entry.key)
 
     def write_lock(self, release: PackageRelease) -> ConfiguredServer:
         """Write the lock. Returns the server as its client's file must have it; that file is not written yet."""

@@ -6,27 +6,28 @@ release is the one that was probed for it; otherwise the lock records that it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.clients.command_line import find_floating_package
 from pinwarden.clients.config import ConfiguredServer
-from pinwarden.clients.files import config_edits, edit_word, read_server_file
+from pinwarden.clients.files import edit_word, read_server_file
 from pinwarden.clients.release_words import ReleaseWord, find_release_word, replace_word
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, build_kind_table, plural
-from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
+from pinwarden.lock import lock_store, lockfile
+from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.extension import LockExtension, has_surface, read_extension, with_extension
 from pinwarden.lock.locked_config import CONFIG_SOURCE, read_config_origin
 from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
+from pinwarden.project.client_edits import read_lock_edit, to_backup_server, write_edits
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
+from pinwarden.project.edit_backups import EditSet, LockEdit
 from pinwarden.project.floating_releases import ReleaseResolver
 from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations
 from pinwarden.project.locked_servers import not_locked_error
@@ -88,6 +89,8 @@ class PinPlan(Record):
     unpinned: tuple[UnpinnedServer, ...]
     exact: int
     """How many entries name an exact release already, or start no package."""
+    contents: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
+    """The clients' files that are edited, as they were read."""
 
 
 def plan_pins(
@@ -118,40 +121,43 @@ def plan_pins(
             pins.append(_plan_lock_entry(project, lock, pin))
         except PinwardenError as err:
             unpinned.append(UnpinnedServer(server=server, problem=err))
-    exact = len(requested) - len(pins) - len(unpinned)
-    return PinPlan(project=project, pins=tuple(pins), unpinned=tuple(unpinned), exact=exact)
+    return PinPlan(
+        project=project,
+        pins=tuple(pins),
+        unpinned=tuple(unpinned),
+        exact=len(requested) - len(pins) - len(unpinned),
+        contents={Path(pin.server.path): read_server_file(pin.server) for pin in pins},
+    )
 
 
-def write_pins_plan(*plans: PinPlan, now: str | None = None) -> None:
+def write_pins(plans: Sequence[PinPlan], *, in_setup: bool = False) -> None:
     """Write the planned releases into the clients' files and the locks of all scopes, or change nothing."""
-    moment = now or current_time()
-    with ExitStack() as stack:
-        for plan in plans:
-            keys = [pin.locked.key for pin in plan.pins if pin.locked is not None]
-            if keys:
-                stack.enter_context(lock_store.restore_on_error(plan.project.lock, keys))
-        edits = stack.enter_context(config_edits())
-        for edit in list_file_edits(plans):
-            edits.write(edit.path, edit.before, edit.after)
-        for plan in plans:
-            _write_lock(plan, moment)
+    edits = EditSet(
+        command="pin",
+        in_setup=in_setup,
+        files=tuple(list_file_edits(plans)),
+        locks=tuple(_edit_lock(plan) for plan in plans if any(pin.locked is not None for pin in plan.pins)),
+        servers=tuple(
+            to_backup_server(plan.project, _find_key(pin), pin.server) for plan in plans for pin in plan.pins
+        ),
+    )
+    write_edits(plans[0].project, edits)
 
 
 def list_file_edits(plans: Sequence[PinPlan]) -> list[FileEdit]:
-    """The edits of all files, each with the pins of all scopes in it."""
+    """Return the edits of all files, each with the pins of all scopes in it."""
     edits: dict[Path, FileEdit] = {}
-    for pin in (pin for plan in plans for pin in plan.pins):
-        path = Path(pin.server.path)
-        if path not in edits:
-            data = read_server_file(pin.server)
-            edits[path] = FileEdit(path=path, before=data, after=data)
-        edit = edits[path]
-        edits[path] = replace(edit, after=_edit_file(edit.after, pin))
+    for plan in plans:
+        for pin in plan.pins:
+            path = Path(pin.server.path)
+            data = plan.contents[path]
+            edit = edits.get(path) or FileEdit(path=path, before=data, after=data)
+            edits[path] = replace(edit, after=_edit_file(edit.after, pin))
     return list(edits.values())
 
 
 def build_diff(plans: Sequence[PinPlan]) -> str:
-    """The edits of all files as a unified diff, with secrets masked."""
+    """Return the edits of all files as a unified diff, with secrets masked."""
     if not plans:
         return ""
     project = plans[0].project
@@ -160,7 +166,7 @@ def build_diff(plans: Sequence[PinPlan]) -> str:
 
 
 def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
-    """The report of ``pinwarden pin``."""
+    """Return the report of ``pinwarden pin``."""
     pins = [(plan.project, pin) for plan in plans for pin in plan.pins]
     unpinned = [(plan.project, entry) for plan in plans for entry in plan.unpinned]
     exact = sum(plan.exact for plan in plans)
@@ -195,7 +201,7 @@ def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
 
 
 def _plan_edit(server: ConfiguredServer, package: Launch, release: NewestRelease) -> ServerPin:
-    """The edit of a client's entry. Raises CONFIG_UNEDITABLE if the release cannot be written without ambiguity."""
+    """Plan the edit of a client's entry. Raises CONFIG_UNEDITABLE if the release cannot be written exactly once."""
     target = server.target
     if not isinstance(target, StdioTarget):
         raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
@@ -242,28 +248,33 @@ def _is_entry_of(project: Project, entry: Entry, server: ConfiguredServer) -> bo
 
 
 def _build_entry(lock: Lock | None, entry: Entry, pin: ServerPin, now: str) -> Entry:
-    """The lock entry with the exact release, and with the approval of the earlier one."""
+    """Return the lock entry with the exact release, and with the approval of the earlier one."""
     known = read_extension(entry)
-    fresh = build_plain_entry(pin.changed, now)
+    fresh = build_plain_entry(pin.changed, now, entry.key)
     if known is None:
         return fresh
     extension = LockExtension(approval=known.approval, configured_in=known.configured_in)
     return keep_earlier_pins(lock, with_extension(fresh, extension))
 
 
-def _write_lock(plan: PinPlan, now: str) -> None:
+def _edit_lock(plan: PinPlan) -> LockEdit:
+    """Return the edit of a scope's lock. Raises LOCK_BUSY if an entry changed since the releases were planned."""
+    now = current_time()
+    edit = read_lock_edit(plan.project.lock)
+    old = lockfile.parse(edit.before)
     locked = [(pin.locked, pin) for pin in plan.pins if pin.locked is not None]
-    if not locked:
-        return
+    present = old.entries_by_key()
+    if any(present.get(entry.key) != entry for entry, _ in locked):
+        raise PinwardenError("LOCK_BUSY", f"{plan.project.lock.name} changed in the meantime")
+    changed = put_entries(old, [_build_entry(old, entry, pin, now) for entry, pin in locked], now)
+    return replace(edit, after=lockfile.to_bytes(changed))
 
-    def change(old: Lock | None) -> lock_store.LockWrite:
-        present = {entry.key: entry for entry in (old.entries if old is not None else ())}
-        if any(present.get(entry.key) != entry for entry, _ in locked):
-            raise PinwardenError("LOCK_BUSY", f"{plan.project.lock.name} changed in the meantime")
-        made = [_build_entry(old, entry, pin, now) for entry, pin in locked]
-        return lock_store.LockWrite(lock=put_entries(old, made, now))
 
-    lock_store.update(plan.project.lock, change)
+def _find_key(pin: ServerPin) -> str:
+    """Return the key of the lock entry that the server has, or will have when it is locked."""
+    if pin.locked is not None:
+        return pin.locked.key
+    return build_entry_key(pin.server.name, client_name_in_lock(pin.server.client))
 
 
 def _build_rows(

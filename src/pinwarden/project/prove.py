@@ -24,7 +24,7 @@ from pinwarden.lock.closure import (
     list_approved_digests,
     list_unapproved_packages,
 )
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import (
     Artifact,
     ClosurePin,
@@ -330,7 +330,7 @@ def _choose_closure_path(project: Project, entry: Entry, others: Sequence[Entry]
     return (
         path
         if path not in taken
-        else format_closure_path(project.lock.stem, format_surface_path(entry.name, entry.client))
+        else format_closure_path(project.lock.stem, format_surface_path(entry.name, find_client(entry)))
     )
 
 

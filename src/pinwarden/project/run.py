@@ -21,7 +21,7 @@ from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, list_approved_digests
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, is_for_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
@@ -103,7 +103,7 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
     refuse_if_tampered(verify(lock))
-    entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    entries = [entry for entry in lock.entries if entry.name == name and is_for_client(entry, client)]
     if len(entries) == 1:
         return entries[0]  # the usual case, without comparing servers
     from pinwarden.project.locked_servers import find_locked_server

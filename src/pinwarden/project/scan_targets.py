@@ -13,8 +13,8 @@ from pinwarden.clients.table import CLIENTS
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import is_for_client
 from pinwarden.project.configured_servers import ServerIdentity, identify_target
-from pinwarden.project.locked_servers import is_for_client
 from pinwarden.project.parallel import RunningServer, ServerProgress
 from pinwarden.project.server_start import PreparedProbe, prepare_probe, probe_prepared
 from pinwarden.project.server_target import with_store_variables

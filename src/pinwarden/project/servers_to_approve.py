@@ -14,6 +14,7 @@ from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import find_client, is_for_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import read_config_origin
 from pinwarden.project.approval_candidate import is_reviewed, was_shown
@@ -21,7 +22,7 @@ from pinwarden.project.configured_entry import client_name_in_lock
 from pinwarden.project.configured_servers import RELEASE_INDEX, ServerIdentity, identify_configured, identify_entry
 from pinwarden.project.init import discover_servers
 from pinwarden.project.init_decisions import AcceptedServers, DiscoveredServer, Discovery
-from pinwarden.project.locked_servers import LockedServer, group_servers_by_name, is_for_client, not_locked_error
+from pinwarden.project.locked_servers import LockedServer, group_servers_by_name, not_locked_error
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -63,9 +64,9 @@ class ServerToApprove(Record):
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The names of the clients, as the lock has them."""
-        configured = (client_name_in_lock(server.server.client) for part in self.parts for server in part.configured)
-        locked = (entry.client for part in self.parts for entry in part.entries)
+        """The clients that have it."""
+        configured = (server.server.client for part in self.parts for server in part.configured)
+        locked = (find_client(entry) for part in self.parts for entry in part.entries)
         return tuple(dict.fromkeys((*locked, *configured)))
 
     @property

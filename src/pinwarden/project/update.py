@@ -12,13 +12,16 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import is_enforced, read_extension
 from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import warnings_to_json
+from pinwarden.project.client_edits import read_lock_edit, record_edits, to_backup_server
 from pinwarden.project.client_install import ClientEntries, build_not_updated_row, read_locked_entry
+from pinwarden.project.config_diff import FileEdit
+from pinwarden.project.edit_backups import EditSet
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
 from pinwarden.project.locked_servers import build_approve_command, has_pinned_bytes
 from pinwarden.project.newer_dependencies import (
@@ -69,7 +72,7 @@ def outdated(project: Project, context: FetchContext, *, offline: bool) -> Repor
             "entries": [
                 {
                     "name": release.entry.name,
-                    "client": release.entry.client,
+                    "client": find_client(release.entry),
                     "locked": release.locked,
                     "latest": latest_version(release) if release.latest else None,
                     "outdated": release.is_newer,
@@ -199,7 +202,7 @@ def _compare_release(release: Release, updater: PackageUpdater, now: str) -> lis
     except PinwardenError as err:
         return [
             build_release_row(release),
-            build_not_updated_row(release.entry.name, f"{release.entry.client}: {err.message}"),
+            build_not_updated_row(release.entry.name, f"{find_client(release.entry)}: {err.message}"),
         ]
     return _compare_plans(release, fresh)
 
@@ -301,7 +304,7 @@ def release_to_json(release: Release) -> dict[str, Any]:
     """Return a newer release for ``--format json``."""
     facts = {
         "name": release.entry.name,
-        "client": release.entry.client,
+        "client": find_client(release.entry),
         "from": release.locked,
         "to": latest_version(release),
     }
@@ -359,6 +362,7 @@ class _ReleaseWriter:
         3. Write the clients' files. If anything fails, the lock and the files are restored.
         """
         keys = [release.entry.key for release in releases]
+        lock = read_lock_edit(self._project.lock)
         with lock_store.restore_on_error(self._project.lock, keys), config_edits() as edits:
             configured = [(release.entry, self._write_lock(release, client_entries)) for release in releases]
             for entry, server in configured:
@@ -367,10 +371,20 @@ class _ReleaseWriter:
             for entry, server in configured:
                 if server is not None:
                     self._write_config(entry, server, edits)
+            files = tuple(FileEdit(path=path, before=before, after=after) for path, before, after in edits.list_edits())
+            servers = tuple(
+                to_backup_server(self._project, entry.key, server, files)
+                for entry, server in configured
+                if server is not None
+            )
+            after = lock_store.read_bytes(self._project.lock)
+            recorded = EditSet(command="update", files=files, locks=(replace(lock, after=after),), servers=servers)
+            if servers:
+                record_edits(self._project, recorded)
 
     def _write_lock(self, release: Release, client_entries: ClientEntries) -> ConfiguredServer | None:
         """Write the lock. Returns the server as its client's file must have it; None if no file has it."""
-        self._client = release.entry.client
+        self._client = find_client(release.entry)
         if not isinstance(release, ListedRelease):
             return self._updater.write_lock(release)
         client_entries.refuse_changed(release.entry.key)
@@ -388,7 +402,7 @@ class _ReleaseWriter:
     def _pin_bytes(self, entry: Entry) -> None:
         from pinwarden.project.prove import pin_entry
 
-        self._client = entry.client
+        self._client = find_client(entry)
         if self._lock_options.offline:
             raise PinwardenError(
                 "BYTES_NOT_LOCKED",
@@ -398,9 +412,9 @@ class _ReleaseWriter:
 
     def _write_config(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
         """Write a client's file. A server that the client starts through ``pinwarden run`` keeps that command."""
-        from pinwarden.project.enforce import EnforceOptions, enforce_entry
+        from pinwarden.project.enforced_entry import EnforceOptions, enforce_entry
 
-        self._client = entry.client
+        self._client = find_client(entry)
         if not is_enforced(entry):
             edits.replace_entry(server, server.entry)
             return

@@ -9,29 +9,26 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, projects_in_scope
+from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope
 from pinwarden.cli.server_arguments import probe_seconds
+from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import replace
 from pinwarden.core.report import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pinwarden.core.report import Report
     from pinwarden.project.enforce import EnforcementPlan
-    from pinwarden.surface.probe.probe import ProbeOptions
 
 
 def _configure_enforce(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
-    parser.add_argument("--undo", action="store_true", help="restore the files as they were before enforce")
+    add_undo_argument(parser, "restore the clients' files as they were before enforce, or before setup")
     parser.add_argument("--dry-run", action="store_true", help="show the edits and write nothing")
     parser.add_argument("--yes", action="store_true", help="write without asking")
     parser.add_argument(
         "--allow-execute",
         action="store_true",
-        help="start each server once with its new command, and leave it unchanged if it does not respond",
+        help="with --yes, start each server once with its new command, and leave it unchanged if it does not respond",
     )
     parser.add_argument(
         "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
@@ -44,74 +41,45 @@ def _configure_enforce(parser: ArgumentParser) -> None:
 def enforce(args: Namespace) -> int:
     """Rewrite client configurations so that clients start locked servers through pinwarden run.
 
-    The edits are shown first. On a terminal you are asked before anything is started or written; in scripts, add --yes,
-    and --allow-execute to start each server once with its new command. Every file is backed up, and --undo restores it.
-    Packages need pinned bytes (pinwarden prove). For a remote address, pinwarden run relays the client to it.
+    The edits of all files are shown first, and all of them are made or none. On a terminal you are asked once before
+    servers are started and files written; in scripts, add --yes, and --allow-execute to start each server once with its
+    new command. Packages need pinned bytes (pinwarden prove). For a remote address, pinwarden run relays the client to
+    it.
+
+    Every file is backed up. --undo shows what it would restore and asks; after pinwarden setup it also takes back the
+    releases that setup wrote, so that every file is as it was before.
 
     Examples:
       pinwarden enforce --dry-run
       pinwarden enforce notes --yes --allow-execute
-      pinwarden enforce --undo
+      pinwarden enforce --undo --yes
     """
-    from pinwarden.project.scopes import combine_reports
-
     if args.undo:
-        return emit(_undo(args), args.format)
-    plans = _plan(args)
+        return undo(args, "enforce")
+    from pinwarden.project.enforce import apply_enforcement, build_enforcement_report, plan_enforcement
+
+    plan = plan_enforcement(names_by_scope(args, args.server), recover=not args.dry_run)
     if args.format == "text":
-        _show_diffs(plans)
-    consent = _find_consent(args, plans)
-    report = combine_reports([(plan.project, _apply(plan, consent)) for plan in plans])
-    declined = not consent.write and not args.dry_run
-    return emit(replace(report, exit_code=EXIT_REFUSED) if declined else report, args.format)
-
-
-class _Consent(Record):
-    """What the user agreed to."""
-
-    write: bool
-    probe: ProbeOptions | None = None
-    """With it, each server is started once with its new command."""
-
-
-def _plan(args: Namespace) -> list[EnforcementPlan]:
-    """The plan of each scope. An error in one scope is raised only if no other scope has a plan."""
-    from pinwarden.project.enforce import plan_enforcement
-
-    plans: list[EnforcementPlan] = []
-    errors: list[PinwardenError] = []
-    for project, names in names_by_scope(args, args.server):
-        try:
-            plans.append(plan_enforcement(project, names, recover=not args.dry_run))
-        except PinwardenError as err:
-            if err.code not in ("LOCK_MISSING", "SERVER_NOT_LOCKED"):
-                raise
-            errors.append(err)
-    if not plans:
-        raise errors[0]
-    return plans
-
-
-def _show_diffs(plans: Sequence[EnforcementPlan]) -> None:
-    for plan in plans:
-        for _, diff in plan.diffs:
-            sys.stdout.write(f"{diff}\n\n")
-    sys.stdout.flush()
-
-
-def _find_consent(args: Namespace, plans: Sequence[EnforcementPlan]) -> _Consent:
-    """Ask whether to edit the files and to start the servers, unless options say so.
-
-    Raises CONSENT_REQUIRED if there is no terminal to ask on.
-    """
-    from pinwarden.cli.questions import ask, can_ask
+        sys.stdout.write("".join(f"{diff}\n\n" for _, diff in plan.diffs))
+        sys.stdout.flush()
+    if args.dry_run:
+        return emit(build_enforcement_report(plan, written=False), args.format)
+    asked = not args.yes and plan.changes_anything
+    if asked and not _agrees(args, plan):
+        report = build_enforcement_report(plan, written=False)
+        return emit(replace(report, exit_code=EXIT_REFUSED), args.format)
+    from pinwarden.cli.streams import print_notice
     from pinwarden.surface.probe.probe import ProbeOptions
 
-    probe = ProbeOptions(allow_execute=True, timeout=args.timeout)
-    if args.dry_run:
-        return _Consent(write=False)
-    if args.yes or not any(plan.changes_anything for plan in plans):
-        return _Consent(write=True, probe=probe if args.allow_execute else None)
+    probe = ProbeOptions(allow_execute=True, timeout=args.timeout) if asked or args.allow_execute else None
+    report = apply_enforcement(plan, probe, lambda name: print_notice(f"starting {name} with its new command"))
+    return emit(report, args.format)
+
+
+def _agrees(args: Namespace, plan: EnforcementPlan) -> bool:
+    """Ask whether to start the servers and edit the files. Raises CONSENT_REQUIRED if there is no terminal."""
+    from pinwarden.cli.questions import ask, can_ask
+
     if args.format != "text" or not can_ask():
         words = ("pinwarden", "enforce", *map(shlex.quote, args.server), "--yes", "--allow-execute")
         raise PinwardenError(
@@ -119,27 +87,6 @@ def _find_consent(args: Namespace, plans: Sequence[EnforcementPlan]) -> _Consent
             "Pinwarden did not edit any file: editing needs your consent",
             hint=f"Look at the edits with --dry-run, then run: {' '.join(words)}",
         )
-    files = plural(sum(len(plan.files) for plan in plans), "client file")
-    if ask(f"Edit {files} as shown?", ("yes", "no"), "yes") != "yes":
-        return _Consent(write=False)
-    names = list(dict.fromkeys(name for plan in plans for name in plan.servers_to_start))
-    question = f"Start {plural(len(names), 'server')} once first, to check the new commands ({', '.join(names)})?"
-    start = args.allow_execute or (bool(names) and ask(question, ("yes", "no"), "yes") == "yes")
-    return _Consent(write=True, probe=probe if start else None)
-
-
-def _apply(plan: EnforcementPlan, consent: _Consent) -> Report:
-    from pinwarden.cli.streams import print_notice
-    from pinwarden.project.enforce import apply_enforcement, build_enforcement_report
-
-    if not consent.write:
-        return build_enforcement_report(plan, written=False)
-    return apply_enforcement(plan, consent.probe, lambda name: print_notice(f"starting {name} with its new command"))
-
-
-def _undo(args: Namespace) -> Report:
-    from pinwarden.project.undo_enforcement import undo_enforcement
-
-    if args.dry_run:
-        raise PinwardenError("USAGE", "--undo and --dry-run cannot be used together")
-    return undo_enforcement(projects_in_scope(args), args.server)
+    files = plural(len(plan.files), "client file")
+    question = f"Start each server once with its new command, then edit {files} as shown?"
+    return ask(question, ("yes", "no"), "yes") == "yes"

@@ -24,6 +24,7 @@ from pinwarden.cli.project_arguments import (
     project_from,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_CLEAN
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ def remove(args: Namespace) -> int:
 def _configure_update(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", help="names of servers in the lock (default: all)")
     parser.add_argument("--yes", action="store_true", help="write the changes into the lock")
+    add_undo_argument(parser, "restore the clients' files and the lock as they were before update")
     add_offline_argument(parser)
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
     parser.add_argument("--plain-v2", action="store_true", help=_PLAIN_HELP)
@@ -189,11 +191,17 @@ def update(args: Namespace) -> int:
     Installed bundles go through all checks of a first installation again. An update of a bundle that looks like an
     attack is blocked, unless you give --on-drift warn.
 
+    --undo returns servers to the release that they had before, in the clients' files and in the lock. It shows what it
+    would restore and asks. Bundles are not included.
+
     Examples:
       pinwarden update
       pinwarden update notes --yes --why "security fix"
       pinwarden update notes --yes --allow-execute
+      pinwarden update notes --undo --yes
     """
+    if args.undo:
+        return undo(args, "update")
     from pinwarden.cli.guided_update import is_guided
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
@@ -320,7 +328,7 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
         if outcome.exit_code == EXIT_CLEAN:
             outcome = fetch(project, names, context, FetchOptions(frozen=True))
         if outcome.exit_code == EXIT_CLEAN:
-            outcome = apply_enforcement(plan_enforcement(project, names))
+            outcome = apply_enforcement(plan_enforcement([(project, names)]))
     if outcome.exit_code != EXIT_CLEAN:
         return replace(outcome, command="add", facts={**report.facts, "enforced": outcome.facts})
     return replace(

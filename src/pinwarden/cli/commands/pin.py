@@ -12,6 +12,7 @@ from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_cont
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope
 from pinwarden.cli.questions import ask, can_ask
+from pinwarden.cli.undo import add_undo_argument, undo
 
 if TYPE_CHECKING:
     from pinwarden.project.pin import PinPlan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def _configure_pin(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", help="names of servers (default: all)")
+    add_undo_argument(parser, "restore the clients' files as they were before pin")
     parser.add_argument("--dry-run", action="store_true", help="show the edits and write nothing")
     parser.add_argument("--yes", action="store_true", help="write the edits without asking")
     parser.add_argument("--offline", action="store_true", help="use only files that are already on this machine")
@@ -34,14 +36,18 @@ def pin(args: Namespace) -> int:
     A server that is configured as `npx -y notes`, `uvx notes@latest` or `docker run notes` can change at every start.
     Pinwarden looks up the release that it starts now, shows the edit of each file as a diff, and writes it if you
     agree. Comments and formatting are kept. The lock is changed together with the files; tools that you approved stay
-    approved if they were read from the same release.
+    approved if they were read from the same release. Every file is backed up; --undo shows what it would restore and
+    asks.
 
     Examples:
       pinwarden pin --dry-run
       pinwarden pin notes --yes
+      pinwarden pin --undo --yes
     """
+    if args.undo:
+        return undo(args, "pin")
     from pinwarden.core.record import replace
-    from pinwarden.project.pin import build_pin_report, write_pins_plan
+    from pinwarden.project.pin import build_pin_report, write_pins
 
     plans = _plan(args)
     changes = any(plan.pins for plan in plans)
@@ -50,7 +56,7 @@ def pin(args: Namespace) -> int:
         sys.stdout.write(proposal.facts["diff"])
         sys.stdout.flush()
     if changes and not args.dry_run and (args.yes or _confirm(plans)):
-        write_pins_plan(*plans)
+        write_pins(plans)
         return emit(build_pin_report(plans, written=True), args.format)
     if changes:
         words = ["pinwarden", "pin", *args.server, "--yes"]
@@ -60,12 +66,17 @@ def pin(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> list[PinPlan]:
+    from pinwarden.cli.streams import print_notice
     from pinwarden.project.floating_releases import ReleaseResolver
     from pinwarden.project.pin import plan_pins
+    from pinwarden.project.undo_edits import recover_interrupted
 
     scopes = names_by_scope(args, args.server)
     if not scopes:
         return []
+    if not args.dry_run:
+        for note in recover_interrupted([project for project, _ in scopes]):
+            print_notice(note)
     with ExitStack() as stack:
         context = stack.enter_context(open_fetch_context(args, scopes[0][0], "looking up releases"))
         resolver = ReleaseResolver([project for project, _ in scopes], context)

@@ -52,7 +52,7 @@ def setup(args: Namespace) -> int:
     Each step does what the command of its name does: pin writes exact releases into the clients' files, verify (prove)
     downloads and hashes every package, review (approve) starts the servers and shows their tools, enforce lets the
     clients start them through pinwarden run. Every edit is shown before it is written, and pinwarden enforce --undo
-    takes the last step back. Answers are kept if you stop; run the command again to continue.
+    returns every file to what it was before. Answers are kept if you stop; run the command again to continue.
 
     Without a terminal, --yes pins and verifies. Starting servers needs --allow-execute as well, and editing how clients
     start them needs --enforce. The exit code is 1 if something is left to do.

@@ -122,10 +122,9 @@ def doctor(args: Namespace) -> int:
       pinwarden doctor
       pinwarden doctor --scope project
     """
-    from pinwarden.project.doctor import check_installation
-    from pinwarden.project.scopes import report_in_scopes
+    from pinwarden.project.doctor import check_installations
 
-    return emit_report(report_in_scopes(names_by_scope(args), lambda project, _: check_installation(project)), args)
+    return emit_report(check_installations(names_by_scope(args)), args)
 
 
 def _configure_audit(parser: ArgumentParser) -> None:

@@ -1,0 +1,70 @@
+"""``--undo`` of the commands that edit clients' files: show what would be restored, ask, and restore it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.output import emit
+from pinwarden.cli.project_arguments import projects_in_scope
+from pinwarden.cli.questions import ask, can_ask
+from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.record import replace
+from pinwarden.core.report import is_failing, plural
+
+if TYPE_CHECKING:
+    from pinwarden.project.edit_backups import EditCommand
+
+
+def add_undo_argument(parser: ArgumentParser, what: str) -> None:
+    """Add ``--undo``."""
+    parser.add_argument("--undo", action="store_true", help=what)
+
+
+def undo(args: Namespace, command: EditCommand) -> int:
+    """Undo the edits of a command, for the named servers or all. With ``--dry-run`` only show them.
+
+    Raises CONSENT_REQUIRED without a terminal and without ``--yes``.
+    """
+    from pinwarden.project.client_edits import diff_edits
+    from pinwarden.project.undo_edits import apply_undo, plan_undo, recover_interrupted
+    from pinwarden.project.undo_report import build_recovery_report, build_undo_report
+
+    projects = projects_in_scope(args)
+    dry_run = getattr(args, "dry_run", False)
+    notes = () if dry_run else recover_interrupted(projects)
+    try:
+        plan = plan_undo(projects, command, args.server)
+    except PinwardenError as err:
+        if notes and err.code == "NOTHING_TO_UNDO":
+            return emit(build_recovery_report(command, notes), args.format)
+        raise
+    proposal = build_undo_report(plan, command, written=False)
+    if args.format == "text":
+        sys.stdout.write("".join(f"{diff}\n\n" for _, diff in diff_edits(plan.project, plan.edits.files)))
+        sys.stdout.flush()
+    if dry_run:
+        return emit(proposal, args.format)
+    if not args.yes:
+        _refuse_without_terminal(args, command)
+        for row in filter(is_failing, proposal.rows):
+            sys.stdout.write(f"{row.name}: {row.message}\n")
+        files = plural(len(plan.edits.files), "client file")
+        if ask(f"Restore {files} as shown?", ("yes", "no"), "yes") != "yes":
+            return emit(replace(proposal, exit_code=EXIT_REFUSED), args.format)
+    apply_undo(plan)
+    report = build_undo_report(plan, command, written=True)
+    return emit(replace(report, notes=(*notes, *report.notes)), args.format)
+
+
+def _refuse_without_terminal(args: Namespace, command: EditCommand) -> None:
+    if args.format == "text" and can_ask():
+        return
+    words = ("pinwarden", command, *map(shlex.quote, args.server), "--undo", "--yes")
+    raise PinwardenError(
+        "CONSENT_REQUIRED",
+        "Pinwarden did not restore any file: editing the clients' files needs your consent",
+        hint=f"The edits are shown by --dry-run. To make them, run: {' '.join(words)}",
+    )

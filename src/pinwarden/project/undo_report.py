@@ -1,0 +1,107 @@
+"""The report of ``enforce --undo``, ``pin --undo`` and ``update --undo``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, is_failing, plural, row_to_json
+from pinwarden.project.client_edits import diff_edits
+from pinwarden.project.undo_entries import EXACT, IN_PLACE, LOCK_ONLY, NOT_UNDONE, UndoneServer
+
+if TYPE_CHECKING:
+    from pinwarden.project.edit_backups import EditCommand
+    from pinwarden.project.undo_edits import UndoPlan
+
+UNDO_KINDS: FindingKinds = build_kind_table(
+    review=(
+        (
+            "not_undone",
+            "The edit of a server stays, because its command or its lock entry was changed since. Undo the later "
+            "change first, or edit the client's file by hand.",
+        ),
+    ),
+    info=(
+        (
+            "not_restored",
+            "A client's file could not be restored byte for byte, because it or the lock changed since the edit.",
+        ),
+    ),
+)
+_BY_SUCCESS = (EXACT, LOCK_ONLY, IN_PLACE, NOT_UNDONE)
+
+
+def build_undo_report(plan: UndoPlan, command: EditCommand, *, written: bool) -> Report:
+    """Report what was restored, or what would be."""
+    project = plan.project
+    servers = _combine_edits(plan.undone)
+    rows = [_build_row(plan, server) for server in servers if server.reason]
+    entries: list[dict[str, Any]] = [
+        {
+            "server": server.server.name,
+            "client": server.server.client,
+            "action": server.how,
+            **({} if server.server.path is None else {"file": project.display_path(server.server.path)}),
+        }
+        for server in servers
+    ]
+    undone = [server for server in servers if server.how != NOT_UNDONE]
+    files = {server.server.path for server in undone if server.how == EXACT}
+    files -= {server.server.path for server in servers if server.how != EXACT}
+    verb = "restored" if written else "would be restored"
+    return Report(
+        command=command,
+        subject="client configurations",
+        summary=f"{plural(len(undone), 'entry', 'entries')} {verb} as before; "
+        f"{plural(len(files), 'file')} byte for byte",
+        exit_code=EXIT_REFUSED if any(map(is_failing, rows)) else EXIT_CLEAN,
+        rows=tuple(rows),
+        notes=() if written else ("nothing was written",),
+        facts={
+            "undone": entries,
+            "files": [{"file": name, "diff": diff} for name, diff in diff_edits(project, plan.edits.files)],
+            "written": written,
+            "findings": [row_to_json(row) for row in rows],
+        },
+    )
+
+
+def build_recovery_report(command: EditCommand, notes: tuple[str, ...]) -> Report:
+    """Report that an interrupted edit was rolled back, and that there was nothing else to undo."""
+    return Report(
+        command=command,
+        subject="client configurations",
+        summary="the clients' files are as they were before the interrupted edit",
+        exit_code=EXIT_CLEAN,
+        notes=notes,
+        facts={"undone": [], "files": [], "written": True, "findings": []},
+    )
+
+
+def _combine_edits(undone: tuple[UndoneServer, ...]) -> list[UndoneServer]:
+    """One row for each entry in a client's file, although several edits of it may be undone: the least successful."""
+    entries: dict[tuple[object, ...], UndoneServer] = {}
+    for server in undone:
+        key = (server.server.lock, server.server.key, server.server.path, server.server.pointer)
+        known = entries.get(key)
+        if known is None or _BY_SUCCESS.index(server.how) > _BY_SUCCESS.index(known.how):
+            entries[key] = server
+    return list(entries.values())
+
+
+def _build_row(plan: UndoPlan, server: UndoneServer) -> Row:
+    code = "not_undone" if server.how == NOT_UNDONE else "not_restored"
+    message = {
+        IN_PLACE: f"only the entry of this server is edited: {server.reason}",
+        LOCK_ONLY: f"the client's file is left as it is: {server.reason}",
+        NOT_UNDONE: f"the edit is not undone: {server.reason}",
+    }.get(server.how, server.reason)
+    return Row(
+        code=code,
+        severity=UNDO_KINDS[code].severity,
+        entity="config",
+        name=server.server.name,
+        path="",
+        message=message,
+        file=None if server.server.path is None else plan.project.display_path(server.server.path),
+    )
