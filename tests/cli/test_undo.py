@@ -191,7 +191,7 @@ class TestSeveralScopes:
             world.done("enforce", "--yes")
         environment = {**world.whole_environment, "NO_COLOR": "1"}
         with AtTerminal("enforce", *undo, cwd=world.root, env=environment) as terminal:
-            terminal.until("2 client files as shown?")
+            assert "2 client files as shown?" in " ".join(terminal.until("(Enter = yes): ").split())
             self.file(world).write_text(f"{self.file(world).read_text()}\n")
             before = self.everything(world)
             terminal.types("y\n")

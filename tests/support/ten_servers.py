@@ -48,7 +48,7 @@ class TenServers:
             cache["NPM_CONFIG_USERCONFIG"] = str(settings)
         own = {
             "HOME": str(self.home),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join((str(_PROGRAMS), str(self.home / ".local/bin"), os.environ["PATH"])),
             "PINWARDEN_APPROVER": "dev",
             "USER": "dev",
             "TERM": "xterm",
@@ -68,6 +68,7 @@ class TenServers:
         }
 
 
+_PROGRAMS = Path(sys.executable).parent
 _FILES = (
     ("home", ".config/Claude/claude_desktop_config.json"),
     ("home", ".claude.json"),
@@ -90,6 +91,8 @@ def ten_servers(folder: Path, names: Sequence[str] = SERVERS, *, cache: Path | N
     for path in (home, project, notes):
         path.mkdir()
     subprocess.run(["git", "init", "-q", str(project)], check=True)
+    (home / ".local/bin").mkdir(parents=True)
+    (home / ".local/bin/pinwarden").symlink_to(_PROGRAMS / "pinwarden")  # so that clients find it by its name
     with _remote_server() as address:
         world = TenServers(home=home, project=project, address=address, cache=cache)
         for (place, name), text in zip(_FILES, _texts(world, names), strict=True):
