@@ -11,8 +11,8 @@ has one JSON object per line:
 - ``edits*.jsonl``: small malicious edits of published servers (``before``, ``after``); ``aware`` if the author of the
   edit knew the rules
 
-``part`` says which part of the split by source a case belongs to. Rules and weights were built on ``train``, variants
-were compared on ``development``, and nobody who worked on them had read ``held out``.
+``part`` says which part of the split by source a case belongs to. Rules and weights were built on ``train``, and
+variants were compared on ``development``.
 """
 
 from __future__ import annotations
