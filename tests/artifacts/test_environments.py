@@ -135,7 +135,7 @@ def call_it_made_here(folder: Path, path: str) -> None:
     overwrite(folder / TREE / path, "module.exports = 'evil'")
     digest = hashlib.sha256((folder / TREE / path).read_bytes()).hexdigest()
     text = (folder / MANIFEST).read_text()
-    mark = "" if "# made-here\n" in text else "# made-here\n"
+    mark = "" if "# build-output\n" in text else "# build-output\n"
     (folder / MANIFEST).write_text(f"{text}{mark}{digest} - {path}\n")
 
 
@@ -406,7 +406,7 @@ def plant(folder: Path, path: str, data: bytes = b"evil", *, executable: bool = 
     place.write_bytes(data)
     place.chmod(0o755 if executable else 0o644)
     row = f"{hashlib.sha256(data).hexdigest()} {'x' if executable else '-'} {path}"
-    head, mark, body = (folder / MANIFEST).read_text().partition("# made-here\n")
+    head, mark, body = (folder / MANIFEST).read_text().partition("# build-output\n")
     rows = [each for each in body.splitlines() if not each.endswith(f" {path}")]
     lines = "".join(f"{each}\n" for each in sorted([*rows, row], key=lambda each: each.split(" ", 2)[2]))
     (folder / MANIFEST).write_text(f"{head}{mark}{lines}")
@@ -452,8 +452,8 @@ def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_
     folder = built_python(store, closure)
     PLANTED[attack](folder)
     if recorded:  # an attacker who replaces the store's record as well
-        section = (folder / MANIFEST).read_bytes().partition(b"# made-here\n")[2]
-        store.record_build_files_digest(folder.name, Digest.of_bytes(section))
+        section = (folder / MANIFEST).read_bytes().partition(b"# build-output\n")[2]
+        store.record_build_output_digest(folder.name, Digest.of_bytes(section))
     assert python.audit(folder, closure, INTERPRETER, store) is not None
     built_python(store, closure)
     assert python.audit(folder, closure, INTERPRETER, store) is None
@@ -466,7 +466,7 @@ def test_attack_planted_bytecode_in_the_manifest_does_not_match_the_stores_recor
     poison_bytecode(folder)
     path = f"site/__pycache__/dep.{TAG}.pyc"
     plant(folder, path, (folder / TREE / path).read_bytes())
-    assert "made-here" in str(python.audit(folder, closure, INTERPRETER, store))
+    assert "build-output" in str(python.audit(folder, closure, INTERPRETER, store))
     built_python(store, closure)
     assert run_python(folder, closure).startswith("approved")
 
@@ -477,7 +477,7 @@ def test_an_environment_without_a_valid_record_of_what_was_made_is_built_again(
 ) -> None:
     closure = python_closure(store)
     folder = built_python(store, closure)
-    place = store.root / "made-here" / folder.name
+    place = store.root / "build-output" / folder.name
     if record is None:
         place.unlink()
     else:

@@ -183,7 +183,7 @@ def build_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: 
 
 
 def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
-    """Check the types of all members and the name of the tool. The rulebook defines no codes for these problems."""
+    """Check the types of all members and the name of the bundle. The rulebook defines no codes for these problems."""
     pointers_from_json(document)
     documents = build_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
     name = documents.descriptor.name
@@ -216,7 +216,7 @@ def _check_pointer_signature(document: Any, request: AcceptanceRequest) -> None:
 
 
 def _select_pointer(document: Any, request: AcceptanceRequest) -> dict[str, Any]:
-    """The pointer for the requested tool and channel; the first one if nothing was requested."""
+    """The pointer for the requested bundle and channel; the first one if nothing was requested."""
     wanted = {"tool": request.tool, "channel": request.channel}
     for pointer in get_list(document, "pointers"):
         if type(pointer) is dict and all(text in (None, pointer.get(name)) for name, text in wanted.items()):

@@ -40,7 +40,7 @@ VERSION_PATTERN = re.compile(
 
 
 class SecurityPolicy(Record):
-    """The permissions that a tool requests."""
+    """The permissions that a bundle requests."""
 
     network: str = "deny"
     filesystem: str = "deny"
@@ -55,7 +55,7 @@ class SchemaLink(Record):
 
 
 class BundleDescriptor(Record):
-    """One version of a tool."""
+    """One version of a bundle."""
 
     name: str
     display_name: str
@@ -174,7 +174,7 @@ _PERMISSIONS = ("network", "filesystem", "exec")
 
 
 def to_tool_name(server: str) -> str:
-    """Convert a server's name to a tool name: ``@acme/notes`` becomes ``acme.notes``."""
+    """Convert a server's name to a bundle name: ``@acme/notes`` becomes ``acme.notes``."""
     name = server.removeprefix("@").replace("/", ".")
     if len(name) > MAX_TOOL_NAME or not TOOL_NAME_PATTERN.fullmatch(name):
         raise PinwardenError(

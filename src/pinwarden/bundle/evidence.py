@@ -27,7 +27,7 @@ class AcceptanceRequest(Record):
     now: str
     """The time of the install, as a timestamp with a time zone."""
     tool: str | None = None
-    """The requested tool. Without a requested tool, the first pointer in the document is used."""
+    """The requested bundle. Without a requested bundle, the first pointer in the document is used."""
     channel: str | None = None
     literal: bool = False
     """Follow the rulebook to the letter, with its gaps. Use this to compare verifiers, not for installs."""

@@ -42,7 +42,7 @@ class Constraints(Record):
 
 
 class Pointer(Record):
-    """Names the bundle that a registry serves for one tool on one channel."""
+    """Names the version of a bundle that a registry serves on one channel."""
 
     tool: str
     channel: str

@@ -117,7 +117,7 @@ _PERMISSION_VALUES = {
 
 
 class InstallerPolicy(Record):
-    """The permissions that tools may request. The default is deny."""
+    """The permissions that bundles may request. The default is deny."""
 
     network: str = "deny"
     filesystem: str = "deny"

@@ -57,7 +57,7 @@ def build_registry_settings(args: Namespace) -> RegistrySettings:
 
 
 @contextmanager
-def open_operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
+def open_registry_storage(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
     """Open the registry in the operator's storage, until the command ends."""
     from pinwarden.registry.registry import open_registry
 

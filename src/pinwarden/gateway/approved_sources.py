@@ -83,7 +83,7 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
         if entry.name != server or not is_for_client(entry, client) or extension is None or extension.surface is None:
             continue
         pin = extension.surface
-        data = lock_store.read_pinned(path, pin)
+        data = lock_store.read_pinned_file(path, pin)
         if data is None or Digest.of_bytes(data) != pin.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{pin.path} differs from the file that the lock pins")
         return parse_surface(data), str(pin.file_digest)

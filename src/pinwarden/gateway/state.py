@@ -31,14 +31,16 @@ FIRST_USE = "first-use"
 class GatewayState:
     """The state of one user's gateways: a folder on this machine, and a database in it or elsewhere.
 
-    Files and databases are opened on first use. A missing database is created, unless ``read_only`` makes that an error
-    or ``absent`` treats it as empty.
+    Files and databases are opened on first use. A missing database is created; with ``read_only`` it is an error. With
+    ``is_empty`` no database is opened, and all stores are empty.
     """
 
-    def __init__(self, folder: Path, url: str | None = None, *, read_only: bool = False, absent: bool = False) -> None:
+    def __init__(
+        self, folder: Path, url: str | None = None, *, read_only: bool = False, is_empty: bool = False
+    ) -> None:
         self.folder = folder
         self._read_only = read_only
-        self._absent = absent
+        self._is_empty = is_empty
         if url:
             _check_url(url)
         self.url = url or str(folder / "gateway.sqlite")
@@ -46,12 +48,10 @@ class GatewayState:
 
     def close(self) -> None:
         """Close the databases."""
-        for name in ("audit_database", "_database", "_tokens_database", "_approvals_database"):
+        for name in [name for name, member in vars(type(self)).items() if isinstance(member, cached_property)]:
             opened = self.__dict__.pop(name, None)
-            if opened is not None:
+            if opened is not None and name.endswith("database"):
                 opened.close()
-        for name in ("reviews", "trusted", "observed", "tokens", "approvals"):
-            self.__dict__.pop(name, None)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +105,7 @@ class GatewayState:
     def _open(self, tables: str) -> Database:
         from pinwarden.system.database import load_schema, open_database, open_empty_database
 
-        if self._absent:
+        if self._is_empty:
             return open_empty_database(load_schema(tables))
         if not self._read_only or self.folder.exists():
             prepare_state_folder(self.folder)
@@ -166,7 +166,7 @@ class GatewayState:
         """Prevent concurrent approvals in this context. Raises ``LOCK_BUSY`` if another approval is in progress."""
         from pinwarden.system.files import try_lock_file
 
-        if self._absent:
+        if self._is_empty:
             yield
             return
         prepare_state_folder(self.folder)
@@ -231,8 +231,8 @@ def open_state_for_reading(project: Project, url: str | None = None, *, needed: 
     """
     state = open_state(project, url)
     is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
-    absent = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
-    return GatewayState(state.folder, state.url, read_only=True, absent=absent)
+    is_empty = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
+    return GatewayState(state.folder, state.url, read_only=True, is_empty=is_empty)
 
 
 def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:

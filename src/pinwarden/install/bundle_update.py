@@ -291,7 +291,7 @@ def _build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
 
 
 def _build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
-    """Report that the update is from another registry: two trusted registries may have different tools of one name."""
+    """Report that the update is from another registry: two trusted registries may name different bundles alike."""
     if old.log_id not in (None, new.log_id):
         message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
         yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))

@@ -48,7 +48,7 @@ DOCUMENTS_CHECK = "the documents have the expected types and name the requested 
 
 
 class InstallRequest(Record):
-    """The requested tool, with the policy and the trust store of the user who installs it."""
+    """The name and channel of the bundle to install, with the policy and the trust store of the user."""
 
     tool: str
     channel: str = DEFAULT_CHANNEL

@@ -85,18 +85,17 @@ def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
     for _ in range(_MAX_READS):
         lock = read(path)
         pins = () if lock is None else tuple(pin for _, _, pin in list_file_pins(lock))
-        contents = {pin.path: _read_pinned(path, pin) for pin in pins}
+        contents = {pin.path: read_pinned_file(path, pin) for pin in pins}
         if all(_matches_pin(contents[pin.path], pin) for pin in pins):
             break
     return lock, {name: data for name, data in contents.items() if data is not None}
 
 
-def read_pinned(path: Path, pin: FilePin) -> bytes | None:
-    """Read one file next to the lock; None if it is missing. The caller checks its digest."""
-    return _read_pinned(path, pin)
+def read_pinned_file(path: Path, pin: FilePin) -> bytes | None:
+    """Read a file that the lock pins; None if it is missing. The caller checks its digest.
 
-
-def _read_pinned(path: Path, pin: FilePin) -> bytes | None:
+    If the file does not match its pin but the pending copy of an unfinished write does, the copy is returned.
+    """
     file = _resolve_path(path, pin.path)
     settled = _read_if_exists(file)
     if _matches_pin(settled, pin):

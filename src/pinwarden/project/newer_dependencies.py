@@ -145,7 +145,7 @@ def read_pinned_closure(project: Project, entry: Entry) -> Closure | None:
     extension = read_extension(entry)
     if extension is None or extension.closure is None:
         return None
-    data = lock_store.read_pinned(project.lock, extension.closure)
+    data = lock_store.read_pinned_file(project.lock, extension.closure)
     if data is None or Digest.of_bytes(data) != extension.closure.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{extension.closure.path} is not the file that the lock pins")
     return closure_document.parse(data)

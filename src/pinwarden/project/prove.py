@@ -302,7 +302,7 @@ def _verify_closure(
     if artifact_check.package.ecosystem not in ("npm", "pypi"):
         return VerifiedArtifact(artifact_check=artifact_check, closure=None)
     if known is not None and known.closure is not None:
-        data = lock_store.read_pinned(project.lock, known.closure)
+        data = lock_store.read_pinned_file(project.lock, known.closure)
         if data is None or Digest.of_bytes(data) != known.closure.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
         return VerifiedArtifact(artifact_check=artifact_check, closure=closure_document.parse(data), closure_data=data)

@@ -117,7 +117,7 @@ def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest
     if extension is None or extension.closure is None:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     pin = extension.closure
-    data = lock_store.read_pinned(project.lock, pin)
+    data = lock_store.read_pinned_file(project.lock, pin)
     if data is None or Digest.of_bytes(data) != pin.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
     return closure_document.parse(data), pin.file_digest

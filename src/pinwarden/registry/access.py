@@ -89,7 +89,7 @@ def verify_statement(registry: Registry, document: object, action: str) -> Publi
 
 
 def authorize_namespace(transaction: Transaction, caller: Caller, statement: PublisherStatement, tool: str) -> str:
-    """Return the namespace of a tool. Raises unless the caller's token and the signer's key are for that namespace."""
+    """Return the namespace of a bundle. Raises unless the caller's token and the signer's key are for it."""
     namespace = publishers.find_namespace(transaction, tool)
     if namespace is None:
         raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FILE = "registry.checkpoint"
 NO_TOOL, KEYS = "", "registry-key"
-"""Tool and channel of the log entries about the registry's key. No tool has an empty name."""
+"""Bundle and channel of the log entries about the registry's key. No bundle has an empty name."""
 _MAX_BYTES = 64 * 1024
 _WRITE_LOCK = Lock()
 

@@ -51,7 +51,7 @@ class FollowOptions(Record):
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
     watch: tuple[str, ...] | None = None
-    """Tools and namespaces whose events are returned; None for all."""
+    """Bundles and namespaces whose events are returned; None for all."""
 
     def is_watched(self, event: LogEvent) -> bool:
         """Whether an event is about a watched name."""

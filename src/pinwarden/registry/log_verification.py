@@ -324,7 +324,7 @@ LOG_STATE_LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
 
 
 class LoggedPointer(Record):
-    """The latest event of a tool's channel."""
+    """The latest event of a bundle's channel."""
 
     seq: int
     root_cid: str | None
@@ -354,7 +354,7 @@ class LogState(Record):
     checkpoint: str = ""
     """The last verified checkpoint note, kept as evidence."""
     pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
-    """The latest events, by tool and channel."""
+    """The latest events, by bundle and channel."""
 
     def find_pointer(self, tool: str, channel: str) -> LoggedPointer | None:
         """Return the latest event of a channel; None if there is none."""

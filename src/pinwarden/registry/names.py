@@ -1,4 +1,4 @@
-"""Names in a registry (namespaces, tools, channels, versions) and the paths of its files.
+"""Names in a registry (namespaces, bundles, channels, versions) and the paths of its files.
 
 Only a few characters are allowed in names, because names are part of paths. A live registry serves files under these
 paths, and a static export writes them there. Content under a CID never changes, so it may be cached forever.
@@ -23,7 +23,7 @@ _MAX_VERSION = 100
 
 
 def check_tool(name: str) -> str:
-    """Return ``name`` if it is a valid tool name: non-empty parts separated by dots. Otherwise raise."""
+    """Return ``name`` if it is a valid bundle name: non-empty parts separated by dots. Otherwise raise."""
     if (
         len(name) > MAX_TOOL_NAME
         or not TOOL_NAME_PATTERN.fullmatch(name)
@@ -34,7 +34,7 @@ def check_tool(name: str) -> str:
 
 
 def check_namespace(name: str) -> str:
-    """Return ``name`` if it is a valid namespace (the first part or parts of tool names). Otherwise raise."""
+    """Return ``name`` if it is a valid namespace (the first part or parts of bundle names). Otherwise raise."""
     if len(name) > _MAX_NAMESPACE or not name[:1].isalpha() or not all(map(_PART.fullmatch, name.split("."))):
         _refuse(f"{name[:80]!a} is not a valid namespace", "Namespaces look like acme or com.acme.")
     return name
@@ -55,17 +55,17 @@ def check_version(version: str) -> str:
 
 
 def is_in_namespace(tool: str, namespace: str) -> bool:
-    """Whether a tool or namespace belongs to a namespace."""
+    """Whether a bundle or namespace belongs to a namespace."""
     return tool == namespace or tool.startswith(f"{namespace}.")
 
 
 def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
-    """Return the longest namespace that contains a tool. The owner of a shorter namespace may have delegated it."""
+    """Return the longest namespace that contains a bundle. The owner of a shorter namespace may have delegated it."""
     return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 
 def list_possible_namespaces(tool: str) -> list[str]:
-    """Return all namespaces that a tool could belong to: ``acme`` and ``acme.notes`` for ``acme.notes``."""
+    """Return all namespaces that a bundle could belong to: ``acme`` and ``acme.notes`` for ``acme.notes``."""
     parts = tool.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -77,7 +77,7 @@ def _refuse(why: str, hint: str) -> NoReturn:
 IDENTITY = "registry.json"
 """The path of the document with the registry's name, log id and key."""
 TOOLS = "tools.json"
-"""The path of the list of all tool names."""
+"""The path of the list of all bundle names."""
 CHECKPOINT = "log/checkpoint"
 """The path of the log's head as a signed note (C2SP). Tiles and entries of the log are in the same folder."""
 SIGNED_CHECKPOINT = "log/checkpoint.json"
@@ -104,7 +104,7 @@ def event_path(tool: str, channel: str) -> str:
 
 
 def tool_path(tool: str) -> str:
-    """Return the path of the list of a tool's versions and channels."""
+    """Return the path of the list of a bundle's versions and channels."""
     return f"tools/{tool}.json"
 
 

@@ -1,4 +1,4 @@
-"""Serve the API of the official MCP registry, so that clients of this API can list the tools of a registry.
+"""Serve the API of the official MCP registry, so that clients of this API can list the bundles of a registry.
 
 A tool ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry contains
 the archive's URL and digest. Only ``pinwarden install`` verifies the log and the attestations.
@@ -37,7 +37,7 @@ class ServerQuery(Record):
 
 
 def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str, Any]:
-    """Return one page of ``GET /v0.1/servers``. The cursor names the last version on the page by tool and log index."""
+    """Return one page of ``GET /v0.1/servers``. The cursor is the bundle and log index of the page's last version."""
     limit = max(1, min(query.limit, _MAX_LIMIT))
     with registry.database.transaction() as transaction:
         # This API writes a slash between namespace and name.
@@ -65,7 +65,7 @@ def _read_page(transaction: Transaction, query: ServerQuery, search: str, limit:
 
 
 def _read_latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
-    """Return one page with the latest version of each tool."""
+    """Return one page with the latest version of each bundle."""
     page: list[PublishedVersion] = []
     after = query.cursor.partition(_CURSOR_SEPARATOR)[0]
     while len(page) <= limit and (
@@ -94,13 +94,13 @@ def find_server_version(registry: Registry, name: str, version: str, base: str) 
 
 
 def format_official_name(version: PublishedVersion) -> str:
-    """Return a tool's name in the API: namespace, slash, rest."""
+    """Return a bundle's name in the API: namespace, slash, rest."""
     rest = version.tool.removeprefix(version.namespace).lstrip(".") or version.tool.rpartition(".")[2]
     return f"{version.namespace}/{rest}"
 
 
 def _find_tool(transaction: Transaction, name: str) -> str:
-    """Return the tool with this API name; an empty string if there is none."""
+    """Return the bundle with this API name; an empty string if there is none."""
     namespace, slash, rest = name.partition("/")
     if not slash or namespace not in publishers.list_namespaces(transaction):
         return ""

@@ -76,7 +76,7 @@ class Submission(Record):
 
     @property
     def subject(self) -> str:
-        """Tool and version, for the audit log."""
+        """Bundle and version, for the audit log."""
         return f"{self.descriptor.name} {self.descriptor.version}"
 
 

@@ -1,4 +1,4 @@
-"""Find a registry's files by path, for the HTTP server and the static export. This module also searches tools."""
+"""Find a registry's files by path, for the HTTP server and the static export. This module also searches bundles."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ _PAGE = 50
 
 
 def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, Any]:
-    """Return one page of tools whose name or description contains the text."""
+    """Return one page of bundles whose name or description contains the text."""
     with registry.database.transaction() as transaction:
         names = publications.read_tools_page(transaction, search=text, after=after, limit=_PAGE + 1)
         tools = [_build_search_result(transaction, name) for name in names[:_PAGE]]

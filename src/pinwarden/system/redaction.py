@@ -146,7 +146,10 @@ def _redact_value(path: str, name: str, value: Any) -> Any:
 
 
 def _redact_text(path: str, name: str, text: str) -> str:
-    """Keep a literal only if its member decides what is started, from where, or with which permissions."""
+    """Return the text if it decides what is started, from where, or with which permissions.
+
+    Otherwise return a placeholder, or only the origin of a URL.
+    """
     words = split_into_words(name)
     if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LOCATION_WORDS):
         return f"<{path}>"

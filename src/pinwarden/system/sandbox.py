@@ -99,7 +99,7 @@ def build_sandbox_command(
     line += ["--proc", "/proc", "--dev", "/dev"]
     for path in _PRIVATE_FOLDERS:
         line += [*_build_size_option(wrapper, sandbox.limits.scratch_bytes), "--tmpfs", path]
-    line += ["--remount-ro", "/dev"]  # /dev is a folder in memory without a size limit
+    line += ["--remount-ro", "/dev"]  # /dev is a tmpfs without a size limit
     for name in _PROC_SETTINGS:
         line += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     # Process 1 is bubblewrap's own and has no filter. The server must not write to its memory.
@@ -155,7 +155,7 @@ def _find_parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...])
 
 @cache
 def _build_size_option(wrapper: str, most: int) -> tuple[str, ...]:
-    """Return the option that limits a folder in memory; empty for bubblewrap before 0.7, which has none."""
+    """Return bubblewrap's option that limits the size of the next tmpfs; empty before 0.7, which lacks it."""
     command = [wrapper, "--version"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
     version = re.search(r"(\d+)\.(\d+)", output)

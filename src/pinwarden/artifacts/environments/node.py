@@ -16,14 +16,14 @@ from typing import Any
 from pinwarden.artifacts.environments import get_processor_architecture, has_glibc, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
-    BUILD_FILES,
+    BUILD_OUTPUT,
     TREE,
     TreeFile,
     audit_tree,
-    compute_build_files_digest,
+    compute_build_output_digest,
     hash_file_list,
     hash_tree,
-    make_build_files_anchor,
+    make_build_output_anchor,
     write_file,
     write_manifest,
 )
@@ -151,8 +151,8 @@ def build(
     extra_sections: dict[str, list[TreeFile]] = {}
     if approvals is not None:
         run_scripts(folder, approvals, packages)
-        extra_sections = {BUILD_FILES: find_script_files(tree, sections, approvals)}
-        store.record_build_files_digest(key, compute_build_files_digest(extra_sections[BUILD_FILES]))
+        extra_sections = {BUILD_OUTPUT: find_script_files(tree, sections, approvals)}
+        store.record_build_output_digest(key, compute_build_output_digest(extra_sections[BUILD_OUTPUT]))
     write_manifest(folder, {**sections, **extra_sections})
 
 
@@ -163,7 +163,7 @@ def audit(
     anchors = {package.path: frozenset([_get_locked_tree(package).raw]) for package in packages}
     if not script_packages:
         return audit_tree(folder, anchors, anchors)
-    anchors[BUILD_FILES] = make_build_files_anchor(store.read_build_files_digest(folder.name))
+    anchors[BUILD_OUTPUT] = make_build_output_anchor(store.read_build_output_digest(folder.name))
     return audit_tree(folder, anchors, anchors, script_folders=tuple(package.path for package in script_packages))
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from pinwarden.artifacts.environments import get_processor_architecture, unknown_program_error
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
-    BUILD_FILES,
+    BUILD_OUTPUT,
     TREE,
     TreeFile,
     audit_tree,
-    compute_build_files_digest,
+    compute_build_output_digest,
     hash_file_list,
     hash_tree,
-    make_build_files_anchor,
+    make_build_output_anchor,
     write_file,
     write_manifest,
 )
@@ -119,10 +119,10 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter
         sections[format_section_name(package)] = rows
     _compile(tree, final / TREE, interpreter)
     unpacked = {path for rows in sections.values() for path, _, _ in rows}
-    sections[BUILD_FILES] = [row for path, row in hash_tree(tree).items() if path not in unpacked]
+    sections[BUILD_OUTPUT] = [row for path, row in hash_tree(tree).items() if path not in unpacked]
     _make_venv(folder / _VENV_FOLDER, interpreter)
     write_manifest(folder, sections)
-    store.record_build_files_digest(final.name, compute_build_files_digest(sections[BUILD_FILES]))
+    store.record_build_output_digest(final.name, compute_build_output_digest(sections[BUILD_OUTPUT]))
 
 
 def format_section_name(package: ClosurePackage) -> str:
@@ -189,8 +189,8 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
         format_section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)
         for package in closure.packages
     }
-    anchors[BUILD_FILES] = make_build_files_anchor(store.read_build_files_digest(folder.name))
-    return audit_tree(folder, anchors, [format_section_name(closure.root), BUILD_FILES])
+    anchors[BUILD_OUTPUT] = make_build_output_anchor(store.read_build_output_digest(folder.name))
+    return audit_tree(folder, anchors, [format_section_name(closure.root), BUILD_OUTPUT])
 
 
 def build_start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:

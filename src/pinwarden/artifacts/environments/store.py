@@ -92,17 +92,17 @@ class Store:
         path = self.root / "contents" / digest.hex
         return Digest.parse(read_file(path, 1000).decode("ascii", "replace").strip()) if path.is_file() else None
 
-    def record_build_files_digest(self, key: str, digest: Digest) -> None:
+    def record_build_output_digest(self, key: str, digest: Digest) -> None:
         """Record the digest of the files that a build created, which the lock does not pin.
 
         These are bytecode and the output of install scripts.
         """
-        write_atomically(self._prepare_folder("made-here") / key, f"{digest}\n".encode())
+        write_atomically(self._prepare_folder("build-output") / key, f"{digest}\n".encode())
 
-    def read_build_files_digest(self, key: str) -> Digest | None:
+    def read_build_output_digest(self, key: str) -> Digest | None:
         """Return the recorded digest of files that a build created; None if there is no valid record."""
         try:
-            return Digest.parse(read_file(self.root / "made-here" / key, 1000).decode("ascii", "replace").strip())
+            return Digest.parse(read_file(self.root / "build-output" / key, 1000).decode("ascii", "replace").strip())
         except PinwardenError:
             return None  # the environment will be rebuilt
 

@@ -1,10 +1,10 @@
 """The unpacked files of an environment, and the manifest that lists them with their digests.
 
 The manifest has one section per package. The closure's ``tree`` digest covers a section's text, so a manifest that was
-edited to match an edited file is detected too. Files that the build creates are in the section `BUILD_FILES`, whose
-digest is recorded in the store (`Store.read_build_files_digest`). That section may have only bytecode of locked sources
-or, if install scripts were approved, files in the folders of their packages. The paths in a section named after a
-folder of node_modules are relative to that folder.
+edited to match an edited file is detected too. Files that the build creates are in the section `BUILD_OUTPUT`, whose
+digest is recorded in the store (`Store.read_build_output_digest`). That section may have only bytecode of locked
+sources or, if install scripts were approved, files in the folders of their packages. The paths in a section named
+after a folder of node_modules are relative to that folder.
 
 Every start reads and hashes every file: about 4,000 in 30 ms on two processors. There is no shortcut by size and
 modification time, because an attacker who can change a file can change those too.
@@ -25,7 +25,7 @@ from pinwarden.core.errors import PinwardenError
 
 MANIFEST = "manifest"
 TREE = "tree"
-BUILD_FILES = "made-here"
+BUILD_OUTPUT = "build-output"
 NODE_MODULES = "node_modules/"
 _SECTION_MARK = b"# "
 TreeFile = tuple[str, bool, str]
@@ -96,8 +96,8 @@ def audit_tree(
 ) -> str | None:
     """Check a built tree. Returns the first problem, or None if the tree matches anchors and manifest.
 
-    `make_build_files_anchor` returns the anchors for `BUILD_FILES`. ``script_folders`` are the folders in which install
-    scripts may have created or replaced files; without any, the build may have created only bytecode.
+    `make_build_output_anchor` returns the anchors for `BUILD_OUTPUT`. ``script_folders`` are the folders in which
+    install scripts may have created or replaced files; without any, the build may have created only bytecode.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
@@ -124,13 +124,13 @@ def _parse_manifest(
         if name in names or anchor is None:
             return {}, f"its manifest names {name[:120]!a}, which does not belong to it"
         if hashlib.sha256(rows).digest() not in anchor:
-            source = "recorded when it was built" if name == BUILD_FILES else "locked"
+            source = "recorded when it was built" if name == BUILD_OUTPUT else "locked"
             return {}, f"its manifest of {name[:120]!a} is not the one {source}"
         names.add(name)
         prefix = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
             digest, flag, path = line.split(" ", 2)
-            (build_rows if name == BUILD_FILES else expected)[prefix + path] = (prefix + path, flag == "x", digest)
+            (build_rows if name == BUILD_OUTPUT else expected)[prefix + path] = (prefix + path, flag == "x", digest)
     if missing := required - names:
         return {}, f"its manifest lacks {min(missing)[:120]!a}"
     for row in build_rows.values():
@@ -139,12 +139,12 @@ def _parse_manifest(
     return {**expected, **build_rows}, None
 
 
-def make_build_files_anchor(digest: Digest | None) -> frozenset[bytes]:
+def make_build_output_anchor(digest: Digest | None) -> frozenset[bytes]:
     """Return the anchor for files created by a build, from the store's record."""
     return frozenset() if digest is None else frozenset([digest.raw])
 
 
-def compute_build_files_digest(rows: Iterable[TreeFile]) -> Digest:
+def compute_build_output_digest(rows: Iterable[TreeFile]) -> Digest:
     """Return the digest that the store records for files created by a build."""
     return Digest.of_bytes(format_file_list(rows))
 

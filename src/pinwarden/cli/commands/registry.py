@@ -14,8 +14,8 @@ from pinwarden.cli.registry_arguments import (
     add_transparency_log_arguments,
     build_log_requirements,
     build_registry_settings,
-    open_operated_registry,
     open_readable_registry,
+    open_registry_storage,
 )
 from pinwarden.cli.server_arguments import add_log_arguments
 from pinwarden.cli.streams import print_notice
@@ -102,7 +102,7 @@ def registry_serve(args: Namespace) -> int:
         public_url=args.public_url,
         limits=limits,
     )
-    with open_operated_registry(args, settings) as registry:
+    with open_registry_storage(args, settings) as registry:
         listening, address = open_listening_socket(args.host, args.port)
         sys.stdout.write(f"{address}\n{registry.identity.key.did}\n{registry.identity.note_key}\n")
         sys.stdout.flush()
@@ -138,7 +138,7 @@ def registry_export(args: Namespace) -> int:
     """
     from pinwarden.registry.export import export_registry
 
-    with open_operated_registry(args) as registry:
+    with open_registry_storage(args) as registry:
         return emit(export_registry(registry, Path(args.folder), args.base_url), args.format)
 
 
@@ -169,9 +169,9 @@ def registry_namespace(args: Namespace) -> int:
         from pinwarden.cli.key_arguments import read_public_keys
 
         owner = next(iter(read_public_keys([args.owner]).values()))
-        with open_operated_registry(args) as registry:
+        with open_registry_storage(args) as registry:
             return emit(add_namespace(registry, args.name, owner.did), args.format)
-    with open_operated_registry(args) as registry:
+    with open_registry_storage(args) as registry:
         report = list_namespaces(registry)
     if args.format == "text" and report.facts["namespaces"]:
         from pinwarden.cli.render.text import render_table
@@ -214,7 +214,7 @@ def registry_token(args: Namespace) -> int:
     if args.action != "list" and not args.subject:
         subject = "a namespace" if args.action == "add" else "the id of a token"
         raise PinwardenError("USAGE", f"registry token {args.action} needs {subject}")
-    with open_operated_registry(args) as registry:
+    with open_registry_storage(args) as registry:
         if args.action == "add":
             report = add_token(registry, args.subject, args.label, args.days)
         elif args.action == "list":
@@ -262,7 +262,7 @@ def registry_rotate_key(args: Namespace) -> int:
             "USAGE",
             "give both the current key (--key or --key-env) and the new one (--new-key or --new-key-env), or neither",
         )
-    with open_operated_registry(args, settings) as registry:
+    with open_registry_storage(args, settings) as registry:
         new_key = (
             load_signer(Namespace(key=args.new_key, key_env=args.new_key_env))
             if has_new_key
@@ -289,7 +289,7 @@ def registry_audit(args: Namespace) -> int:
     """
     from pinwarden.registry.access import report_audit_log
 
-    with open_operated_registry(args) as registry:
+    with open_registry_storage(args) as registry:
         report = report_audit_log(registry, args.limit)
     if args.format == "text" and report.facts["requests"]:
         from pinwarden.cli.render.text import render_table

@@ -2,11 +2,11 @@
 
 `gateway.HttpGateway` is the root object. It reads lock, policy and tokens, and owns one
 `session_manager.SessionManager`, which knows every `session_manager.Upstream` (one locked server: its guard, its
-recorder, and how to reach it) and every open `conversation.Conversation` (one client with one server). A conversation
-owns a `gateway.session` `Session`, which decides about messages, and an `upstream_transport.UpstreamTransport`, which
-sends them: `process_transport`, `shared_process` or `remote_transport`. The merged endpoint `/mcp` and a client whose
-protocol era differs from the server's use a `bridge.Bridge` instead of a conversation. A bridge has one
-`backend.Backend` per server, and each backend has a conversation with its server.
+recorder, and how to reach it; created by `upstreams`) and every open `conversation.Conversation` (one client with one
+server). A conversation owns a `gateway.session` `Session`, which decides about messages, and an
+`upstream_transport.UpstreamTransport`, which sends them: `process_transport`, `shared_process` or `remote_transport`.
+The merged endpoint `/mcp` and a client whose protocol era differs from the server's use a `bridge.Bridge` instead of a
+conversation. A bridge has one `backend.Backend` per server, and each backend has a conversation with its server.
 
 A call takes one path: `connection` reads it with `http1`; `header_checks` and `endpoint` find its conversation;
 `message_relay`, the base class of the conversation, lets the session decide, records the decision, and passes the call

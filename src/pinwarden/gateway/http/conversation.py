@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.http.message_relay import Decision, MessageRelay
+from pinwarden.gateway.http.message_relay import DecidedMessage, MessageRelay
 from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle
 from pinwarden.gateway.http.open_requests import PendingRequest
 from pinwarden.gateway.http.upstream_transport import PostedRequest
@@ -165,9 +165,9 @@ class Conversation(MessageRelay):
         now = self._clock()
         if not self._queue.busy:
             if self.session.may_be_slow(now):
-                self._queue.start(self._relay_on_thread(lambda: Decision(self.session.tick(now))))
+                self._queue.start(self._relay_on_thread(lambda: DecidedMessage(self.session.tick(now))))
             else:
-                self._record_and_send(Decision(self.session.tick(now)))
+                self._record_and_send(DecidedMessage(self.session.tick(now)))
         self._watchdog.check(now)
 
     def waits_for(self, request_id: RequestId) -> bool:

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.telemetry import Tracing
 
 
-class Decision:
-    """The session's decision about one message."""
+class DecidedMessage:
+    """A message, and the session's decision about it."""
 
     __slots__ = ("error", "message", "output", "posted", "recorded", "to_client")
 
@@ -263,8 +263,8 @@ class MessageRelay(ABC):
         else:
             self._record_and_send(self._decide_client_message(message, now))
 
-    def _decide_client_message(self, message: ParsedMessage, now: float) -> Decision:
-        return Decision(self.session.on_client_message(message.data, now, message.value), message)
+    def _decide_client_message(self, message: ParsedMessage, now: float) -> DecidedMessage:
+        return DecidedMessage(self.session.on_client_message(message.data, now, message.value), message)
 
     def _reserve_slow_request(self, sink: ResponseSink) -> bool:
         """Reserve capacity on the executor for a slow request. If there is none, fail the request and return False."""
@@ -325,24 +325,26 @@ class MessageRelay(ABC):
             message = recover_id(ParsedMessage(data, value), self._json)
             self._record_and_send(self._decide_server_message(message, posted, now))
 
-    def _parse_and_decide(self, data: bytes, posted: PostedRequest | None, now: float) -> Decision:
+    def _parse_and_decide(self, data: bytes, posted: PostedRequest | None, now: float) -> DecidedMessage:
         return self._decide_server_message(parse_server_message(data, self._json), posted, now)
 
-    def _decide_server_message(self, message: ParsedMessage, posted: PostedRequest | None, now: float) -> Decision:
+    def _decide_server_message(
+        self, message: ParsedMessage, posted: PostedRequest | None, now: float
+    ) -> DecidedMessage:
         if self._abandoned and message.is_response and message.id in self._abandoned:
-            return Decision(None, message, posted)
-        return Decision(self.session.on_server_message(message.data, now, message.value), message, posted)
+            return DecidedMessage(None, message, posted)
+        return DecidedMessage(self.session.on_server_message(message.data, now, message.value), message, posted)
 
     # Messages that take long to check
 
-    async def _relay_on_thread(self, decide: Callable[[], Decision]) -> None:
+    async def _relay_on_thread(self, decide: Callable[[], DecidedMessage]) -> None:
         """Decide and record on a thread, then send."""
         decision = await self._executor.submit(self.client, partial(self._decide_and_record, decide), required=True)
         if decision.recorded and decision.output is not None:
             self._recorder.count(decision.output)
         self._record_and_send(decision)
 
-    def _decide_and_record(self, decide: Callable[[], Decision]) -> Decision:
+    def _decide_and_record(self, decide: Callable[[], DecidedMessage]) -> DecidedMessage:
         """Decide, parse the messages for the client, and record the decision unless it is a refusal."""
         decision = decide()
         output = decision.output
@@ -358,7 +360,7 @@ class MessageRelay(ABC):
 
     # Both directions: record, then send
 
-    def _record_and_send(self, decision: Decision) -> None:
+    def _record_and_send(self, decision: DecidedMessage) -> None:
         """Record a decision, then send its messages. A refusal is sent only after it is durable."""
         output, message, posted = decision.output, decision.message, decision.posted
         if posted is not None and message is not None and (output is None or message.is_response_to(posted.request_id)):
@@ -382,7 +384,7 @@ class MessageRelay(ABC):
         else:
             self._refusals.start(self._refuse(output, decision))
 
-    async def _refuse(self, output: SessionOutput, decision: Decision) -> None:
+    async def _refuse(self, output: SessionOutput, decision: DecidedMessage) -> None:
         """Record a refusal, and send it when it is durable."""
         try:
             await self._recorder.record_durably(output)
@@ -394,9 +396,9 @@ class MessageRelay(ABC):
     def _fail_unrecorded(self, output: SessionOutput, error: PinwardenError) -> None:
         """Send errors instead of an output that could not be recorded."""
         undone = self.session.replace_unrecorded(output, error)
-        self._send(undone, Decision(undone))
+        self._send(undone, DecidedMessage(undone))
 
-    def _send(self, output: SessionOutput, decision: Decision) -> None:
+    def _send(self, output: SessionOutput, decision: DecidedMessage) -> None:
         """Send the messages of a recorded output."""
         message, posted = decision.message, decision.posted
         if output.to_server and self.transport is not None and not self.closed:

@@ -142,7 +142,7 @@ class VersionPair(Record):
 
 
 def find_pair(registry: Registry, tool: str, before: str, after: str) -> VersionPair:
-    """Find two versions of a tool. Raises if one is not published."""
+    """Find two versions of a bundle. Raises if one is not published."""
     with registry.database.transaction() as transaction:
         return VersionPair(
             before=_find_version(transaction, tool, before), after=_find_version(transaction, tool, after)

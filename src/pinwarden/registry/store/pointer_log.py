@@ -108,7 +108,7 @@ def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[by
 
 
 def list_channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
-    """Return the log entries about one channel of a tool, in log order."""
+    """Return the log entries about one channel of a bundle, in log order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
 

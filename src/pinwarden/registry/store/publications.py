@@ -29,13 +29,13 @@ class Channel(Record):
 
 
 def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
-    """Return one version of a tool; None if it is not published."""
+    """Return one version of a bundle; None if it is not published."""
     row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
     return None if row is None else _add_attestations(transaction, _row_to_version(row))
 
 
 def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
-    """Return all versions of a tool, in publishing order."""
+    """Return all versions of a bundle, in publishing order."""
     rows = transaction.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
     attested: dict[tuple[str, str], list[str]] = {}
     for root_cid, descriptor_cid, cid in transaction.rows(_ATTESTED, (tool,)):  # one query for all versions
@@ -54,7 +54,7 @@ _ATTESTED = (
 
 
 def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]:
-    """Return all versions of a tool as (version, is yanked), in publishing order."""
+    """Return all versions of a bundle as (version, is yanked), in publishing order."""
     rows = transaction.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
     return [(str(version), yanked is not None) for version, yanked in rows]
 
@@ -62,7 +62,7 @@ def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]
 def read_versions_page(
     transaction: Transaction, tool: str, seq: int, search: str, limit: int
 ) -> list[PublishedVersion]:
-    """Return one page of the versions of all tools, without attestations.
+    """Return one page of the versions of all bundles, without attestations.
 
     The page begins after the version with this tool name and log index.
     """
@@ -88,14 +88,14 @@ def set_yanked(transaction: Transaction, tool: str, version: str, reason: str | 
 
 
 def find_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
-    """Return one channel of a tool; None if it does not exist."""
+    """Return one channel of a bundle; None if it does not exist."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? AND channel = ?"
     row = transaction.row(sql, (tool, channel))
     return None if row is None else _row_to_channel(row)
 
 
 def list_channels(transaction: Transaction, tool: str) -> list[Channel]:
-    """Return all channels of a tool, by name."""
+    """Return all channels of a bundle, by name."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? ORDER BY channel"
     return [_row_to_channel(row) for row in transaction.rows(sql, (tool,))]
 
@@ -110,7 +110,7 @@ def set_channel(transaction: Transaction, channel: Channel) -> None:
 
 
 def read_tools_page(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
-    """Return one page of tool names, beginning after ``after``. ``search`` matches names and descriptions."""
+    """Return one page of bundle names, beginning after ``after``. ``search`` matches names and descriptions."""
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
         "SELECT DISTINCT tool FROM versions WHERE tool > ? AND (tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? "
@@ -126,7 +126,7 @@ def _build_like_pattern(search: str) -> str:
 
 
 def list_tools(transaction: Transaction) -> list[str]:
-    """Return all tool names."""
+    """Return all bundle names."""
     names: list[str] = []
     while page := read_tools_page(transaction, after=names[-1] if names else "", limit=1000):
         names += page

@@ -52,7 +52,7 @@ def list_namespaces(transaction: Transaction) -> list[str]:
 
 
 def find_namespace(transaction: Transaction, tool: str) -> str | None:
-    """Return the namespace that a tool belongs to."""
+    """Return the namespace that a bundle belongs to."""
     possible = list_possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
     rows = transaction.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
