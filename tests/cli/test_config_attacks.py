@@ -146,7 +146,7 @@ def test_unchanged_references_to_variables_are_clean(world: World, value: str) -
 
 def test_a_floating_entry_pinned_to_the_release_of_an_attacker(world: World) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": {"command": "npx", "args": ["-y", "a"]}}})
-    world.lock()
+    assert world.run("init").code == 0
     assert world.codes() == {"floating_release"}
     world.write(".mcp.json", {"mcpServers": {"notes": {"command": "npx", "args": ["-y", "a@6.6.6"]}}})
     assert world.codes() == {"pin_tightened"}

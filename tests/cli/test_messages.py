@@ -115,7 +115,7 @@ class TestNextSteps:
         nothing = world.run("ci")
         assert (nothing.code, nothing.out) == (0, "No MCP servers are configured here: nothing to check\n")
         world.configure({"notes": NOTES})
-        assert "hint: Run `pinwarden init`" in world.run("ci").err
+        assert "hint: Run `pinwarden setup`" in world.run("ci").err
 
     def test_the_dependencies_of_a_script_are_not_said_to_be_lockable(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}, "notes": NOTES})

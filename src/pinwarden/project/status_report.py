@@ -132,7 +132,7 @@ def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
         if relevant:
             states.append(f"{relevant.count('yes')} of {len(relevant)} {member}")
     entries = sum(server.entries for server in servers)
-    in_entries = f" ({plural(entries, 'entry', 'entries')})" if entries != len(servers) else ""
+    in_entries = f" ({plural(entries, 'entry', 'entries')})" if entries > len(servers) else ""
     shown = f"{plural(len(servers), 'server')}{in_entries}: {', '.join(states) or 'nothing to pin or verify'}"
     return f"{shown}. The lock is not what was approved." if broken else f"{shown}."
 
