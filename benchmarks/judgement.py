@@ -1,4 +1,4 @@
-"""How well the scan and the diff tell attacks from honest definitions, with peers in the same run.
+"""How well the scan and the diff separate attacks from honest definitions, with peers in the same run.
 
 ``python -m benchmarks.judgement`` measures the committed set in ``benchmarks/data/judgement``. With ``--data FOLDER``
 it measures any folder with files of the same shape; ``--misses`` also prints which cases were judged wrongly. Each file

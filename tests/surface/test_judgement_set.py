@@ -24,6 +24,10 @@ def test_there_are_300_honest_definitions() -> None:
     assert len(CASES["honest"]) + len(tools) >= 300
 
 
+def test_there_are_40_honest_upgrades() -> None:
+    assert len(CASES["upgrades"]) >= 40
+
+
 def test_every_case_has_its_own_id_and_a_valid_surface() -> None:
     for kind, cases in CASES.items():
         assert len({case["id"] for case in cases}) == len(cases), kind
