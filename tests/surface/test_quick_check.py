@@ -43,7 +43,7 @@ def test_attack_in_any_place_and_disguise_is_suspected(case: Case) -> None:
 
 def test_attacks_that_the_scan_misses_are_listed_and_still_need_review() -> None:
     missed = [case for case in ATTACKS if case.get("missed")]
-    assert [suspicions(case) for case in missed] == [set()] * 7
+    assert [suspicions(case) for case in missed] == [set()] * 1
     bland = surface_from_listing(
         {"tools": [{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}]}
     )

@@ -251,7 +251,8 @@ def _find_most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
         for start in range(0, max(len(text) - _OVERLAP, 1), MAX_TEXT - _OVERLAP):
             cues = find_cues(text[start : start + MAX_TEXT])
             codes.update(cue.code for cue in cues if not cue.is_quoted)
-    serious = (codes & ATTACK_CODES) - ignored
+    # The classifier knows definitions of tools. Prompts give a model orders by nature, so it does not judge them.
+    serious = (codes & ATTACK_CODES) - ignored - {"steering"}
     return next((code for code in CUE_ORDER if code in serious), "")
 
 

@@ -12,6 +12,7 @@ from itertools import chain
 
 from pinwarden.core.record import Record
 from pinwarden.surface.scan import exfiltration, hidden_text
+from pinwarden.surface.scan.classifier import find_steering, supports_phrase
 from pinwarden.surface.scan.hidden_text import (
     ROTATED_WORDS,
     PhraseRule,
@@ -36,6 +37,7 @@ CUE_CODES = (
     "concealment",
     "exfiltration",
     "impersonation",
+    "steering",
     "hidden_characters",
     "terminal_escape",
     "homoglyph",
@@ -65,6 +67,8 @@ class Cue(Record):
     """The suspicious text, shortened but not escaped. Callers must escape it for output."""
     is_quoted: bool = False
     """Whether the text seems only to quote the phrase, as the description of a security tool does."""
+    message: str | None = None
+    """For ``steering``: what the sentence tries to make the model do."""
 
 
 def find_cues(text: str) -> tuple[Cue, ...]:
@@ -74,10 +78,28 @@ def find_cues(text: str) -> tuple[Cue, ...]:
     matches = _find_longest_matches(examined)
     if length > MAX_TEXT:  # unchecked text is itself suspicious
         matches[("oversized_text", MAX_TEXT)] = (length, False)
-    return tuple(
+    cues = [
         Cue(code=code, start=start, end=end, excerpt=text[start : min(end, start + _MAX_EXCERPT)], is_quoted=is_quoted)
-        for (code, start), (end, is_quoted) in sorted(matches.items(), key=lambda item: (item[0][1], item[0][0]))
-    )
+        for (code, start), (end, is_quoted) in matches.items()
+    ]
+    cues += _find_steering_cues(examined, cues)
+    return tuple(sorted(cues, key=lambda cue: (cue.start, cue.code)))
+
+
+def _find_steering_cues(text: str, known: list[Cue]) -> list[Cue]:
+    """Find sentences that steer the model. A sentence with a more specific cue is not reported again."""
+    spans = [(cue.start, cue.end) for cue in known if cue.code in ATTACK_CODES]
+    return [
+        Cue(
+            code="steering",
+            start=sentence.start,
+            end=sentence.end,
+            excerpt=text[sentence.start : min(sentence.end, sentence.start + _MAX_EXCERPT)],
+            message=sentence.message,
+        )
+        for sentence in find_steering(text)
+        if not any(start < sentence.end and sentence.start < end for start, end in spans)
+    ]
 
 
 # Maps letters to lower case and keeps digits and + (for base64). All other characters become spaces, between words.
@@ -115,6 +137,10 @@ def may_have_cues(texts: str, words: Words) -> bool:
 
     If the result is False, there is no cue. If it is True, there may be one.
     """
+    return _may_match_rule(texts, words) or any(map(find_steering, texts.split('"')))
+
+
+def _may_match_rule(texts: str, words: Words) -> bool:
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
     if _names_destination(texts) or ("<" in texts and any(find_hidden_markup(texts))):
@@ -230,9 +256,14 @@ def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> 
                 continue
             if rule.negatable and _NEGATED.search(plain_form, max(0, start - 40), start):
                 continue
+            if rule.weak and not supports_phrase(text, *plain_text.to_original_span(start, end)):
+                continue
             yield rule.code, start, end, _is_only_quoted(plain_form, start)
     if _may_have_exfiltration(words):
+        names_secret = " " not in text or bool(exfiltration.find_secret_paths(plain_form))
         for code, start, end in exfiltration.find_exfiltration(plain_form):
+            if not names_secret and not supports_phrase(text, *plain_text.to_original_span(start, end)):
+                continue
             yield code, start, end, _is_only_quoted(plain_form, start, labels=False)
         for start, end in _find_secrets(plain_form):
             if not _NEGATED.search(plain_form, max(0, start - 40), start):

@@ -9,6 +9,7 @@ _INTENTS: Mapping[str, str] = {
     "agent_instruction_override": "ignore the instructions it was given",
     "agent_instruction": "follow orders that the text gives it",
     "impersonation": "take the text for a message of the system or the user",
+    "steering": "do something that the user did not ask for",
     "encoded_payload": "decode and follow encoded text",
     "hidden_characters": "read characters that a person does not see",
     "hidden_control_characters": "read characters that a person does not see",
@@ -24,10 +25,12 @@ _INTENTS: Mapping[str, str] = {
 
 
 def describe_intent(codes: Iterable[str]) -> str | None:
-    """The sentence for the warnings about one text; None if a code has no intent, as for a text that is too long."""
+    """The sentence for the warnings about one text; None if the messages of the warnings say it themselves."""
     given = set(codes)
-    if not given or not given <= _INTENTS.keys():
+    if not given or given == {"steering"} or not given <= _INTENTS.keys():
         return None
+    if given - {"steering"}:
+        given.discard("steering")
     # Nearly every attack is also an order, which says nothing more.
     if given - {"agent_instruction", "concealment", "agent_hidden_behavior"}:
         given.discard("agent_instruction")

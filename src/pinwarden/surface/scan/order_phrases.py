@@ -131,6 +131,7 @@ _NEW_ORDERS = (
         rf"|every) {WORDS_2}(?:instructions?|requests?|commands?"
         rf"|directives?) {WORDS_2}(?:embedded|contained|hidden|found|in the (?:page|content|document|result|response"
         r"|file|text|body|email|issue))\b",
+        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -138,6 +139,7 @@ _NEW_ORDERS = (
         r"treat (?:[\w'/]{1,20} ){1,8}as (?:an? |the |your |new |trusted |direct ){0,3}(?:authoritative|commands?"
         r"|instructions?|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)"
         r"|(?:highest|top) priority)\b",
+        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -233,6 +235,7 @@ _OTHER_CALLS = (
         r"|grab|steal|extract|take|fetch|exfiltrate|execute|curl|download|install|delete"
         r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b|commands?\b|script|conversation|chat"
         r"|secret|credential|password|token|cookies?|environment|history|all\b|every|any\b)",
+        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",

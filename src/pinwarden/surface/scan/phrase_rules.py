@@ -66,11 +66,12 @@ _IMPERSONATION_PHRASES = (
         "note attention memo reminder instruction instructions directive directives notice & ai assistant assistants "
         "agent agents model models llm llms language claude gpt chatgpt gemini copilot",
         r"(?:note|memo|reminder) (?:to|for) (?:the |any |all )?(?:ai|assistants?|agents?|models?|llms?|language models?"
-        r"|claude|gpt|chatgpt|gemini|copilot)\b(?! (?:name|id|ids|type|types|config\w{0,12}|provider|providers))",
+        r"|claude|gpt|chatgpt|gemini|copilot)\b",
         r"attention,? (?:all )?(?:ai|assistants?|agents?|models?|llms?)\b",
         r"(?:instructions?|directives?|notice) (?:to|for) (?:the |any |all )?(?:ai|assistants?|agents?|models?"
         r"|llms?) ?:",
         negatable=False,
+        weak=True,
     ),
 )
 

@@ -32,6 +32,7 @@ MESSAGES: Mapping[str, str] = {
     "concealment": "asks the model to hide something from the user",
     "exfiltration": "asks the model to send private data somewhere else",
     "impersonation": "poses as the system, the user or a message of the conversation",
+    "steering": "tries to make the model do something that the user did not ask for",
     "hidden_characters": "contains characters that a model reads but a person does not see",
     "terminal_escape": "contains control characters that change what a terminal shows",
     "homoglyph": "contains letters of another script that look like Latin letters",
@@ -190,7 +191,9 @@ def _report_cues(cues: Iterable[Cue]) -> Iterator[_TextFinding]:
             chosen[cue.code] = cue
     for code, cue in chosen.items():
         severity: Severity = "warning" if code in ATTACK_CODES and not cue.is_quoted else "info"
-        message = f"{MESSAGES[code]}, but only as a quotation" if cue.is_quoted else MESSAGES[code]
+        message = cue.message or MESSAGES[code]
+        if cue.is_quoted:
+            message += ", but only as a quotation"
         yield _TextFinding(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
@@ -213,14 +216,14 @@ def _find_look_alike_names(names: Iterable[str]) -> Iterator[ScanFinding]:
             )
 
 
-_ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
+_ESCAPES = {b"\\n": b"\n", b"\\t": b" ", b'\\"': b"'"}
 
 
 def extract_texts(value: Any) -> list[str]:
     """Return texts that together contain every phrase in the strings of ``value``, for a quick check.
 
     The JSON text of the value is split at its quotes, which is much faster than collecting its strings. In the texts,
-    double quotes become single quotes, and line feeds become spaces.
+    double quotes become single quotes, and tabs become spaces.
     """
     try:
         data = orjson.dumps(value)
