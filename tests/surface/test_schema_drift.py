@@ -158,18 +158,18 @@ def test_a_tool_without_parameters_that_refuses_arguments_is_information() -> No
 
 
 CHOICE_TAKEN = [
-    ({"enum": ["draft", "send"]}, {"enum": ["send"]}, "enum_shrunk"),
+    ({"enum": ["draft", "send"]}, {"enum": ["send"]}, "choice_forced"),
     ({"enum": ["draft", "send", "hold"]}, {"enum": ["send", "hold"]}, "enum_shrunk"),
-    ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "const": "a"}, "enum_shrunk"),
+    ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "const": "a"}, "choice_forced"),
     ({"enum": ["draft", "send"]}, {"enum": ["draft", "send"], "maxLength": 4}, "bound_added"),
     ({"pattern": "^(draft|send)$", "maxLength": 9}, {"pattern": "^(draft|send)$", "maxLength": 4}, "bound_tightened"),
-    ({"type": "string"}, {"type": "string", "const": "acct-1"}, "values_prescribed"),
+    ({"type": "string"}, {"type": "string", "const": "acct-1"}, "choice_forced"),
     ({"type": "boolean"}, {"type": "boolean", "enum": [True]}, "values_prescribed"),
-    ({"type": "boolean"}, {"type": "boolean", "default": True}, "default_changed"),
+    ({"type": "boolean"}, {"type": "boolean", "default": True}, "default_reversed"),
     ({"default": "draft"}, {"default": "send"}, "default_changed"),
     ({}, {"examples": ["acct-1"]}, "examples_changed"),
-    ({"minimum": 0}, {"minimum": 1000000}, "bound_tightened"),
-    ({}, {"minimum": 1000000}, "bound_added"),
+    ({"minimum": 0}, {"minimum": 1000000}, "choice_forced"),
+    ({}, {"minimum": 1000000}, "choice_forced"),
     ({}, {"exclusiveMinimum": 1000000}, "bound_added"),
     ({}, {"maximum": 1}, "bound_added"),
     ({"multipleOf": 2}, {"multipleOf": 4}, "bound_tightened"),
@@ -190,7 +190,7 @@ CHOICE_TAKEN = [
     ({"oneOf": [{"const": "a"}, {"const": "b"}]}, {"oneOf": [{"const": "b"}]}, "subschema_removed"),
     ({}, {"anyOf": [{"maximum": 1}]}, "schema_tightened"),
     ({}, {"items": {"type": "string", "maxLength": 5}}, "schema_tightened"),
-    ({"items": {"enum": ["a", "b"]}}, {"items": {"enum": ["b"]}}, "enum_shrunk"),
+    ({"items": {"enum": ["a", "b"]}}, {"items": {"enum": ["b"]}}, "choice_forced"),
     ({"items": {"type": "string"}}, {"items": False}, "schema_tightened"),
     ({"not": {"maximum": 4}}, {"not": {"maximum": 5}}, "negation_tightened"),
     ({"not": {"not": {"maximum": 5}}}, {"not": {"not": {"maximum": 4}}}, "bound_tightened"),
@@ -199,21 +199,22 @@ CHOICE_TAKEN = [
     ({"type": "array"}, {"type": "array", "unevaluatedItems": False}, "schema_tightened"),
     ({"$defs": {"d": {"enum": ["a", "b"]}}}, {"$defs": {"d": {"enum": ["b"]}}}, "enum_shrunk"),
     ({"patternProperties": {"^a": {}}}, {"patternProperties": {"^a": {"maximum": 1}}}, "bound_added"),
-    ({"properties": {"b": {"enum": [1, 2]}}}, {"properties": {"b": {"enum": [2]}}}, "enum_shrunk"),
+    ({"properties": {"b": {"enum": [1, 2]}}}, {"properties": {"b": {"enum": [2]}}}, "choice_forced"),
 ]
 
 
 @pytest.mark.parametrize(("before", "after", "kind"), CHOICE_TAKEN, ids=str)
-def test_attack_a_narrower_schema_that_makes_the_choice_for_the_model_is_for_review(
+def test_attack_a_narrower_schema_that_makes_the_choice_for_the_model_is_blocked(
     before: Schema, after: Schema, kind: str
 ) -> None:
-    assert of_property(before, after) == [("review", kind)]
+    severity = "critical" if kind in ("choice_forced", "default_reversed") else "review"
+    assert of_property(before, after) == [(severity, kind)]
 
 
 DEMANDS = [
     ({}, {"minLength": 2000}, "more_demanded"),
     ({"minItems": 1}, {"minItems": 2}, "more_demanded"),
-    ({}, {"const": "x"}, "values_prescribed"),
+    ({}, {"const": "x"}, "choice_forced"),
     ({}, {"enum": ["x"]}, "values_prescribed"),
     ({}, {"pattern": "^BEGIN"}, "values_prescribed"),
     ({}, {"format": "uri"}, "values_prescribed"),
@@ -224,10 +225,8 @@ DEMANDS = [
 
 
 @pytest.mark.parametrize(("before", "after", "kind"), DEMANDS, ids=str)
-def test_a_tighter_schema_that_draws_more_out_of_the_model_is_for_review(
-    before: Schema, after: Schema, kind: str
-) -> None:
-    assert of_property(before, after) == [("review", kind)]
+def test_a_tighter_schema_that_draws_more_out_of_the_model_is_blocked(before: Schema, after: Schema, kind: str) -> None:
+    assert of_property(before, after) == [("critical" if kind == "choice_forced" else "review", kind)]
 
 
 @pytest.mark.parametrize(
@@ -370,8 +369,10 @@ def test_a_destination_is_new_unless_its_host_was_approved() -> None:
     before = {"description": "See https://notes.example/help for more."}
     same_host = {"description": "See https://notes.example/manual for more."}
     other_host = {"description": "See https://notes.example.evil.example/help for more."}
+    moved_to = {"description": "Notes are copied to https://notes.example.evil.example/in as well."}
     assert changes_between(before, same_host) == [("review", "text_changed", "/description")]
-    assert changes_between(before, other_host) == [("critical", "new_destination", "/description")]
+    assert changes_between(before, other_host) == [("review", "text_changed", "/description")]
+    assert changes_between(before, moved_to) == [("critical", "new_destination", "/description")]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,17 @@ from typing import Any
 from pinwarden.core.json_values import iter_strings
 from pinwarden.core.text import INVISIBLE
 from pinwarden.surface.drift.changes import ABSENT, CUE_ORDER
+from pinwarden.surface.drift.text_signals import (
+    IDENTIFIER,
+    find_main_verb,
+    fold_identifier,
+    moves_data,
+    split_name_words,
+    writes,
+)
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, find_cues
-from pinwarden.surface.sentences import SplitSentence, item_sentences, split_sentences, value_sentences
-from pinwarden.surface.surface import Surface
+from pinwarden.surface.sentences import SplitSentence, item_sentences, normalise, split_sentences, value_sentences
+from pinwarden.surface.surface import TOOL, Surface
 
 HEADER_KEYWORD = "x-mcp-header"
 REFERENCE_KEYWORDS = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -39,14 +47,18 @@ _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 
 
 class ApprovedServer:
-    """The approved text of a whole server, computed on first use."""
+    """The approved text of a whole server, and the names that it has now. Computed on first use."""
 
-    __slots__ = ("_hosts", "_sentences", "_surface")
+    __slots__ = ("_current", "_descriptions", "_hosts", "_identifiers", "_sentences", "_surface", "_writing")
 
-    def __init__(self, surface: Surface | None = None) -> None:
+    def __init__(self, surface: Surface | None = None, current: Surface | None = None) -> None:
         self._surface = surface
+        self._current = current
         self._sentences: frozenset[str] | None = None
         self._hosts: frozenset[str] | None = None
+        self._identifiers: frozenset[str] | None = None
+        self._descriptions: dict[str, set[tuple[str, str]]] | None = None
+        self._writing: frozenset[str] | None = None
 
     @property
     def sentences(self) -> frozenset[str]:
@@ -68,15 +80,49 @@ class ApprovedServer:
             self._hosts = _find_hosts([*values, dict(server)])
         return self._hosts
 
+    @property
+    def identifiers(self) -> frozenset[str]:
+        """The identifiers in the approved text and the names that the server has now, folded."""
+        if self._identifiers is None:
+            server = (self._surface.server if self._surface else None) or {}
+            approved = [*(item.value for item in _list_items(self._surface)), dict(server)]
+            known = {
+                fold_identifier(match[0])
+                for text in dict.fromkeys(iter_strings(approved))
+                for match in IDENTIFIER.finditer(text)
+            }
+            for item in _list_items(self._current):
+                known.update(fold_identifier(name) for name in (item.key, item.name, *_list_names(item.value)))
+            self._identifiers = frozenset(known)
+        return self._identifiers
+
+    def mentions_writing_tool(self, sentence: str, own: str) -> bool:
+        """Whether a sentence names another tool of the server that changes something."""
+        if self._writing is None:
+            tools = self._surface.items_of_kind(TOOL) if self._surface else ()
+            self._writing = frozenset(fold_identifier(item.key) for item in tools if _is_writing(item.value))
+        names = {fold_identifier(match[0]) for match in IDENTIFIER.finditer(sentence)}
+        return not self._writing.isdisjoint(names - {fold_identifier(own)})
+
+    def describes_other_item(self, entity: str, key: str, description: str) -> bool:
+        """Whether another approved item has this description."""
+        if self._descriptions is None:
+            self._descriptions = {}
+            for item in _list_items(self._surface):
+                text = item.value.get("description")
+                if isinstance(text, str):
+                    self._descriptions.setdefault(normalise(text), set()).add((item.kind.entity, item.key))
+        return bool(self._descriptions.get(normalise(description), set()) - {(entity, key)})
+
 
 class ApprovedText:
     """The approved text of one item, and of its server if that is known. Computed on first use."""
 
-    __slots__ = ("_hosts", "_references", "_sentences", "_server", "_value")
+    __slots__ = ("_hosts", "_references", "_sentences", "_value", "server")
 
     def __init__(self, value: Any, server: ApprovedServer | None = None) -> None:
         self._value = value
-        self._server = server or _NO_SERVER
+        self.server = server or _NO_SERVER
         self._sentences: frozenset[str] | None = None
         self._hosts: frozenset[str] | None = None
         self._references: frozenset[str] | None = None
@@ -95,6 +141,11 @@ class ApprovedText:
         return self._sentences
 
     @property
+    def value(self) -> dict[str, Any]:
+        """The approved item; empty if there is none."""
+        return self._value if isinstance(self._value, dict) else {}
+
+    @property
     def references(self) -> frozenset[str]:
         """The remote references in the approved schemas."""
         if self._references is None:
@@ -105,34 +156,77 @@ class ApprovedText:
         """Whether neither the item nor its server had an address with this host."""
         if self._hosts is None:
             self._hosts = _find_hosts(self._value)
-        return host not in self._hosts and host not in self._server.hosts
+        return host not in self._hosts and host not in self.server.hosts
 
     def find_new_sentences(self, text: str) -> list[SplitSentence]:
         """Return the sentences of ``text`` that the approved item does not have."""
-        known = self.sentences
         return [
-            sentence
+            self._skip_known_beginning(text, sentence)
             for sentence in split_sentences(text)
-            if sentence.normalised not in known
-            or (
-                not text.isascii()
-                and _hides_characters(exact := text[sentence.start : sentence.end])
-                and exact not in known
-            )
+            if not self._is_known(text, sentence)
         ]
+
+    def _is_known(self, text: str, sentence: SplitSentence) -> bool:
+        if sentence.normalised not in self.sentences or text.isascii():
+            return sentence.normalised in self.sentences
+        exact = text[sentence.start : sentence.end]
+        return exact in self.sentences or not _hides_characters(exact)
+
+    def _skip_known_beginning(self, text: str, sentence: SplitSentence) -> SplitSentence:
+        """Return the new part of a sentence that continues an approved one without a full stop between them."""
+        words = sentence.normalised.split(" ")
+        for count in range(min(len(words) - 1, _MAX_BEGINNING), 1, -1):
+            if " ".join(words[:count]) in self.sentences:
+                rest = _skip_words(text, sentence.start, count)
+                return SplitSentence(rest, sentence.end, " ".join(words[count:])) if rest < sentence.end else sentence
+        return sentence
 
     def is_approved_elsewhere(self, text: str, sentence: SplitSentence) -> bool:
         """Whether another item of the server has the sentence. One that hides characters never counts as approved."""
         if not text.isascii() and _hides_characters(text[sentence.start : sentence.end]):
             return False
-        return sentence.normalised in self._server.sentences
+        return sentence.normalised in self.server.sentences
 
 
 _NO_SERVER = ApprovedServer()
+_MAX_BEGINNING = 60  # words of a sentence that are compared with the beginning of approved ones
+
+
+def _skip_words(text: str, start: int, count: int) -> int:
+    """Return the position after ``count`` words that `normalise` keeps."""
+    for match in _NOT_SPACE.finditer(text, start):
+        if count == 0:
+            return match.start()
+        count -= bool(normalise(match[0]))
+    return len(text)
+
+
+_NOT_SPACE = re.compile(r"\S+")
 
 
 def _list_items(surface: Surface | None) -> list[Any]:
     return [item for item in surface.all_items() if item.digest is not None] if surface else []
+
+
+def _is_writing(tool: Any) -> bool:
+    description, name = tool.get("description"), tool.get("name")
+    return writes(find_main_verb(split_name_words(str(name)), description if isinstance(description, str) else ""))
+
+
+def _list_names(value: Any) -> Iterator[str]:
+    """Yield the names of parameters, definitions and arguments, and short values that a schema lists."""
+    if type(value) is dict:
+        for name, member in value.items():
+            yield name
+            if name in ("enum", "examples", "const", "default", "required"):
+                yield from (text for text in iter_strings(member) if len(text) <= _MAX_SHORT_TEXT)
+            elif name == "name" and type(member) is str:
+                yield member
+            else:
+                yield from _list_names(member)
+    elif type(value) is list:
+        for element in value:
+            yield from _list_names(element)
 
 
 def _hides_characters(text: str) -> bool:
@@ -154,11 +248,20 @@ def find_new_cues(
 
 def _is_new(cue: Cue, text: str, sentences: list[SplitSentence], approved: ApprovedText) -> bool:
     if cue.code == "destination":
-        return not is_known_dialect(text) and approved.is_new_host(_extract_host(text[cue.start : cue.end]))
+        host = _extract_host(text[cue.start : cue.end])
+        return _is_destination(cue, text) and not is_known_dialect(text) and approved.is_new_host(host)
     if cue.code == "oversized_text":
         return True
     taking_part = [sentence for sentence in sentences if sentence.start < cue.end and cue.start < sentence.end]
     return any(not approved.is_approved_elsewhere(text, sentence) for sentence in taking_part)
+
+
+def _is_destination(cue: Cue, text: str) -> bool:
+    """Whether an address is more than a reference: it is the whole text, or its sentence moves data there."""
+    for start, end, normalised in split_sentences(text):
+        if start <= cue.start < end:
+            return " " not in normalised or moves_data(text[start : cue.start], text[cue.end : end])
+    return True
 
 
 def find_new_item_cues(value: Any, server: ApprovedServer | None = None) -> tuple[str, ...]:

@@ -24,8 +24,9 @@ from pinwarden.surface.drift.approved_text import (
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
 from pinwarden.surface.drift.item import MemberRule, compare_icons, compare_items, compare_website_urls
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
-from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, pair_items
+from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, find_wrapped_names, pair_items
 from pinwarden.surface.drift.schema import is_closed
+from pinwarden.surface.drift.text_signals import fold_identifier
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, Surface
 
 __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
@@ -40,7 +41,7 @@ def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
 
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
-    server = ApprovedServer(before)
+    server = ApprovedServer(before, after)
     changes = [*compare_server_info(before.server, after.server), *_report_undigestable_server(after)]
     for kind in ITEM_KINDS:
         changes.extend(_compare_lists(kind, before, after, server))
@@ -90,18 +91,23 @@ def _report_added_items(
         return
     look_alikes: dict[str, str] = {}
     predecessors: dict[str, Item] = {}
+    wrapped: dict[str, str] = {}
     if kind in _CALLED_BY_NAME:
         present = [item.key for item in after.items_of_kind(kind) if item.digest is not None]
         look_alikes = find_look_alike_names([item.key for item in pairing.added], present)
         predecessors = {new.key: old for old, new in find_renames(pairing.removed, pairing.added)}
-    within_release = is_same_release(before.server, after.server)
+        approved = [item for item in before.items_of_kind(kind) if item.digest is not None]
+        wrapped = find_wrapped_names([item for item in pairing.added if item.key not in predecessors], approved)
+    is_only_change = not pairing.changed and len(pairing.added) == len(pairing.removed) == len(predecessors)
+    within_release = is_only_change and is_same_release(before.server, after.server)
     for item in pairing.added:
         old = predecessors.get(item.key)
-        yield _build_added_change(item, old, look_alikes.get(item.key), within_release, server)
+        similar = {"look_alike_name": look_alikes.get(item.key), "name_wrapped": wrapped.get(item.key)}
+        yield _build_added_change(item, old, similar, within_release, server)
 
 
 def _build_added_change(
-    item: Item, old: Item | None, look_alike: str | None, within_release: bool, server: ApprovedServer
+    item: Item, old: Item | None, similar: Mapping[str, str | None], within_release: bool, server: ApprovedServer
 ) -> Change:
     approved = ApprovedText(_value_or_absent(old), server)
     cues = find_new_item_cues(item.value, server) if old is None else find_new_cues(iter_strings(item.value), approved)
@@ -111,9 +117,11 @@ def _build_added_change(
     if old is not None:
         kinds.insert(0, _choose_rename_kind(old, item, within_release, server))
         notes.append(f"It was approved as {_quote_name(old.key)}.")
-    if look_alike is not None:
-        kinds.insert(0, "look_alike_name")
-        notes.append(f"The similar name is {_quote_name(look_alike)}.")
+    for kind_of_name, name in similar.items():
+        if name is not None:
+            kinds.insert(0, kind_of_name)
+            notes.append(f"The similar name is {_quote_name(name)}.")
+            break
     kind = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
     return _locate_item(item, "added").build_change_with_alarms(
         kind, _value_or_absent(old), item.value, kinds, note=" ".join(notes)
@@ -122,7 +130,10 @@ def _build_added_change(
 
 def _choose_rename_kind(old: Item, new: Item, within_release: bool, server: ApprovedServer) -> str:
     """Choose the kind: a renamed item is normal in a new release unless its content has critical changes."""
-    if within_release or any(change.severity == CRITICAL for change in compare_items(old, new, server)):
+    is_other_name = fold_identifier(old.key) != fold_identifier(new.key)  # not only another notation
+    if (within_release and is_other_name) or any(
+        change.severity == CRITICAL for change in compare_items(old, new, server)
+    ):
         return "renamed"
     return "renamed_in_release"
 

@@ -12,6 +12,13 @@ from pinwarden.surface.drift.approved_text import ApprovedServer, ApprovedText
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
 from pinwarden.surface.drift.schema import compare_schemas
+from pinwarden.surface.drift.text_signals import (
+    describes_destruction,
+    destroys,
+    find_main_verb,
+    split_name_words,
+    writes,
+)
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
@@ -222,10 +229,31 @@ def _index_arguments(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | 
     return by_name
 
 
+def _compare_descriptions(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    server = location.approved.server
+    key = location.approved.value.get("uri", location.approved.value.get("name", ""))
+    if isinstance(new, str) and len(new.split()) > 2 and server.describes_other_item(location.entity, str(key), new):
+        yield location.build_change("description_copied", old, new)
+    elif isinstance(old, str) and isinstance(new, str) and _is_understated(location.name, old, new):
+        yield location.build_change("read_only_claimed", old, new)
+    else:
+        yield from compare_texts(location, old, new)
+
+
+def _is_understated(name: str, old: str, new: str) -> bool:
+    """Whether the description of an item that deletes something by its name no longer begins by saying so."""
+    return (
+        destroys(find_main_verb(split_name_words(name), ""))
+        and describes_destruction(old)
+        and bool(find_main_verb([], new))
+        and not describes_destruction(new)
+    )
+
+
 _MEMBER_RULES: dict[str, MemberRule] = {
     "name": compare_texts,
     "title": compare_texts,
-    "description": compare_texts,
+    "description": _compare_descriptions,
     "uri": _compare_addresses,
     "uriTemplate": _compare_addresses,
     "mimeType": _compare_media_types,
@@ -263,6 +291,8 @@ def _compare_hint(location: ChangeLocation, old: dict[str, Any], new: dict[str, 
         yield from compare_values(location, before, after, "annotation_changed")
     elif _denies_hazard(hint, old, new):
         yield location.build_change("annotation_toward_harmless", before, after)
+    elif _contradicts_name(location, hint, after):
+        yield location.build_change("read_only_claimed", before, after)
     elif before is ABSENT:
         is_default = after is (not _HARMLESS_VALUES[hint])
         yield location.build_change("same_meaning" if is_default else "annotation_declared", before, after)
@@ -270,6 +300,12 @@ def _compare_hint(location: ChangeLocation, old: dict[str, Any], new: dict[str, 
         yield location.build_change("annotation_withdrawn", before, after)
     else:
         yield location.build_change("annotation_changed", before, after)
+
+
+def _contradicts_name(location: ChangeLocation, hint: str, value: Any) -> bool:
+    """Whether a hint says that a tool is harmless which changes or destroys something by its name or description."""
+    verb = location.find_main_verb() if _looks_harmless(hint, value) else ""
+    return (hint == "readOnlyHint" and writes(verb)) or (hint == "destructiveHint" and destroys(verb))
 
 
 def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:

@@ -12,6 +12,20 @@ from pinwarden.core.json_values import child_pointer, is_json_equal, iter_string
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import ApprovedText, find_new_cues, find_schema_alarms
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, Change
+from pinwarden.surface.drift.reversal import is_reversed, lost_safeguard
+from pinwarden.surface.drift.text_signals import (
+    addresses_model,
+    announces_writing,
+    claims_read_only,
+    find_main_verb,
+    find_ordered_identifiers,
+    fold_identifier,
+    is_bare_order,
+    reads,
+    split_name_words,
+    writes,
+)
+from pinwarden.surface.sentences import split_sentences
 
 _SCHEMA_MEMBERS = frozenset({"inputSchema", "outputSchema"})
 _GENERAL_KINDS = frozenset({"text_changed", "text_added", "text_removed", "member_changed"})
@@ -32,6 +46,11 @@ class ChangeLocation(Record):
     def child(self, token: str | int) -> ChangeLocation:
         """Return the location of a member or element of the value at this location."""
         return replace(self, path=child_pointer(self.path, token), member=token if isinstance(token, str) else "")
+
+    def find_main_verb(self) -> str:
+        """Return the verb that says what the item does, by its name or its approved description."""
+        description = self.approved.value.get("description")
+        return find_main_verb(split_name_words(self.name), description if isinstance(description, str) else "")
 
     def build_change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
         """Build a change at this location. The change becomes critical if the new text looks like an attack.
@@ -67,13 +86,54 @@ class ChangeLocation(Record):
     def _find_alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
         if after is ABSENT:
             return
-        texts = iter_strings(after)
+        texts = [*iter_strings(after)]
         if before is ABSENT and self.member:
-            texts = iter((self.member, *texts))
+            texts.insert(0, self.member)
         for code in find_new_cues(texts, self.approved, ignored):
             yield f"new_{code}"
+        yield from find_text_signals(before, after, self)
         if self.field in _SCHEMA_MEMBERS:
             yield from find_schema_alarms(after, self.approved)
+
+
+def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iterator[str]:
+    """Find the critical kinds of change that new sentences show, compared with the approved ones."""
+    approved = location.approved
+    added: list[str] = []
+    for text in dict.fromkeys(iter_strings(after)):
+        for sentence in approved.find_new_sentences(text):
+            if not approved.is_approved_elsewhere(text, sentence):
+                added.append(sentence.normalised)
+                yield from _find_sentence_signals(text[sentence.start : sentence.end], location)
+    if isinstance(before, str) and isinstance(after, str):
+        kept = {sentence.normalised for sentence in split_sentences(after)}
+        gone = [other.normalised for other in split_sentences(before) if other.normalised not in kept]
+        widens = location.entity == "tool" and location.path == "/description" and writes(location.find_main_verb())
+        if gone and any(is_reversed(sentence, gone, widens=widens) for sentence in added):
+            yield "meaning_reversed"
+        if gone and lost_safeguard(gone, added, len(kept)):
+            yield "safeguard_removed"
+
+
+def _find_sentence_signals(sentence: str, location: ChangeLocation) -> Iterator[str]:
+    server = location.approved.server
+    if any(fold_identifier(name) not in server.identifiers for name in find_ordered_identifiers(sentence)):
+        yield "foreign_identifier"
+    if location.entity != "tool":
+        return
+    if (location.field in ("outputSchema", "title") or location.member == "title") and addresses_model(
+        sentence, location.name
+    ):
+        yield "new_agent_instruction"
+    verb = location.find_main_verb()
+    if writes(verb):
+        if claims_read_only(sentence):
+            yield "read_only_claimed"
+    elif location.field != "outputSchema" and not claims_read_only(sentence):
+        if reads(verb) and announces_writing(sentence):
+            yield "writing_announced"
+        if server.mentions_writing_tool(sentence, location.name) and is_bare_order(sentence):
+            yield "call_ordered"
 
 
 def compare_values(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:

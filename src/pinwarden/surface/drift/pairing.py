@@ -13,7 +13,8 @@ from typing import Any
 from pinwarden.core.json_values import iter_strings, json_identity
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
-from pinwarden.surface.scan.hidden_text import fold_word
+from pinwarden.surface.drift.text_signals import split_name_words
+from pinwarden.surface.scan.hidden_text import fold_word, parse_words
 from pinwarden.surface.surface import RESOURCE, TEMPLATE, Item
 
 
@@ -118,6 +119,7 @@ _MAX_ITEMS_PER_WORD = 16  # approved items that are considered for one index key
 _MAX_CANDIDATES = 6  # approved items with which one new item is compared completely
 _DESCRIPTION_WORD = re.compile(r"\w{3,}")
 _TRIGRAM = 3
+_COPIED_SHARE = 0.85  # the similarity of two descriptions from which one counts as a copy of the other
 
 
 class _Traits(Record):
@@ -268,7 +270,6 @@ def _list_parameter_names(value: dict[str, Any]) -> frozenset[str]:
 
 _SEPARATORS = lazy_pattern(r"[\s_.\-/:]+")
 _DIGITS_LIKE_LETTERS = str.maketrans("01", "ol")
-_NAME_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 
 
 def compute_name_skeleton(name: str) -> str:
@@ -295,6 +296,46 @@ def find_look_alike_names(added: Iterable[str], present: Iterable[str]) -> dict[
     return look_alikes
 
 
+# Words that claim to be the better, newer or real version of something, and do not say what else a tool does.
+_QUALIFIERS = parse_words(
+    "new newer latest next safe safer secure secured trusted verified official real true better best improved enhanced "
+    "smart fast faster quick pro plus premium ultra super proxy wrapper wrapped wrap fixed patched updated modern "
+    "direct default primary main preferred recommended v"
+)
+
+
+def find_wrapped_names(added: Iterable[Item], approved: Iterable[Item]) -> dict[str, str]:
+    """Map the key of each added item to an approved name that it wraps, as in ``secure_read_file``.
+
+    The words around the approved name only praise it, or the description is that of the approved item.
+    """
+    by_words = {split_name(item.key): item for item in approved}
+    wrapped: dict[str, str] = {}
+    for item in added:
+        words = split_name(item.key)
+        plain = frozenset(word for word in words if word not in _QUALIFIERS)
+        other = by_words.get(plain) if plain and plain != words else None
+        if other is None:
+            other = by_words.get(frozenset(word for word in plain if not word.isdigit()))
+            other = other if other is not None and _mentions(item, other.key) else None
+        if other is None and len(words) > 1:
+            others = (by_words.get(words - {word}) for word in words)
+            other = next((one for one in others if one is not None and _is_copy(item, one)), None)
+        if other is not None and other.key != item.key:
+            wrapped[item.key] = other.key
+    return wrapped
+
+
+def _mentions(item: Item, name: str) -> bool:
+    description = item.value.get("description")
+    return isinstance(description, str) and name in description
+
+
+def _is_copy(item: Item, other: Item) -> bool:
+    first, second = _extract_traits(item).words, _extract_traits(other).words
+    return len(first | second) >= _MIN_WORDS and _compute_dice_coefficient(first, second) >= _COPIED_SHARE
+
+
 def split_name(name: str) -> frozenset[str]:
-    """Split a name into words. ``read_file``, ``read-file`` and ``readFile`` have the same words."""
-    return frozenset(word.lower() for word in _NAME_WORD.findall(name))
+    """Return the set of words of a name."""
+    return frozenset(split_name_words(name))

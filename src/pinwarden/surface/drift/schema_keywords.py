@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
-from pinwarden.core.json_values import is_json_equal, json_identity
+from pinwarden.core.json_values import is_json_equal, json_identity, split_pointer
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
+from pinwarden.surface.drift.schema_signals import asks_for_conversation, forces_choice, presets_consent, presets_text
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
@@ -83,6 +84,13 @@ class SchemaPosition(Record):
     """Whether the schema describes the arguments of a call, not its result."""
     new_schema_generator: bool = False
     """Whether all input schemas with ``additionalProperties: false`` lost it together."""
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the model chooses the value. In one of several alternatives, a constant often only names it."""
+        keywords = ("anyOf", "oneOf", "if", "then", "else", "$defs")
+        in_alternative = any(f"/{keyword}/" in self.location.path for keyword in keywords)
+        return self.is_input and self.direction == 1 and not in_alternative
 
     def child(self, token: str | int) -> SchemaPosition:
         """Return the position of a member or element of the value at this position."""
@@ -148,7 +156,12 @@ def _is_textless_keyword(keyword: str, value: Any) -> bool:
 
 def _compare_text(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Compare text for the model: title, description, $comment."""
-    yield from compare_texts(position.location, *get_keyword_values(position, before, after))
+    old, new = get_keyword_values(position, before, after)
+    name = split_pointer(position.location.path)[-2] if position.is_input else ""
+    if name and asks_for_conversation(name, after) and not asks_for_conversation(name, before):
+        yield position.build_neutral_change("conversation_requested", old, new)
+    else:
+        yield from compare_texts(position.location, old, new)
 
 
 def compare_unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -157,6 +170,13 @@ def compare_unknown_keyword(position: SchemaPosition, before: Schema, after: Sch
 
 
 def _compare_defaults(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = get_keyword_values(position, before, after)
+    if position.is_input and presets_consent(before, after):
+        yield position.build_neutral_change("default_reversed", old, new)
+        return
+    if position.is_input and presets_text(before, after) and position.location.approved.find_new_sentences(new):
+        yield position.build_neutral_change("default_preset", old, new)
+        return
     yield from compare_values(position.location, *get_keyword_values(position, before, after), "default_changed")
 
 
@@ -214,6 +234,8 @@ def _compare_bounds(position: SchemaPosition, before: Schema, after: Schema, sig
         return position.build_widening_change("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
         return position.build_widening_change("bound_loosened", old, new)
+    if position.is_choice and forces_choice(position.location.member, before, after):
+        return position.build_narrowing_change("choice_forced", old, new)
     if is_minimum_size:
         return position.build_narrowing_change("more_demanded", old, new)
     if _keeps_choice(position.location.member, after, new * sign):
@@ -282,7 +304,9 @@ def _compare_enums(position: SchemaPosition, before: Schema, after: Schema) -> I
         if offered == approved:
             yield position.build_neutral_change("order_changed", old, new)
         elif offered < approved:
-            yield position.build_narrowing_change("enum_shrunk", old, new)
+            yield position.build_narrowing_change(
+                "choice_forced" if position.is_choice and len(new) == 1 else "enum_shrunk", old, new
+            )
         else:
             added = [value for value in new if json_identity(value) not in approved]
             yield position.build_widening_change("enum_grown", old, new, textless=all(map(_is_textless_value, added)))
@@ -299,9 +323,9 @@ def _compare_constants(position: SchemaPosition, before: Schema, after: Schema) 
     elif old is not ABSENT:
         yield position.build_neutral_change("constant_changed", old, new)
     elif _was_in_enum(before, new):
-        yield position.build_narrowing_change("enum_shrunk", old, new)
+        yield position.build_narrowing_change("choice_forced" if position.is_choice else "enum_shrunk", old, new)
     else:
-        yield position.build_narrowing_change("values_prescribed", old, new)
+        yield position.build_narrowing_change("choice_forced" if position.is_choice else "values_prescribed", old, new)
 
 
 def _was_in_enum(before: Schema, value: Any) -> bool:

@@ -1,0 +1,117 @@
+"""Signs of an attack in how a schema changed: a choice that is made for the model, and parameters that ask too much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.core.canonical import is_number
+from pinwarden.core.text import lazy_pattern
+from pinwarden.surface.drift.text_signals import split_name_words
+from pinwarden.surface.scan.hidden_text import parse_words
+from pinwarden.surface.sentences import split_sentences
+
+_MAX_USUAL_MINIMUM = 1  # a minimum of 0 or 1 only says that a number is a count
+
+
+def forces_choice(keyword: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether a limit leaves a single number, or a minimum refuses the approved default."""
+    minimum, maximum, default = after.get("minimum"), after.get("maximum"), before.get("default")
+    if minimum is None or not is_number(minimum):
+        return False
+    if keyword in ("minimum", "maximum") and maximum is not None and is_number(maximum) and minimum == maximum:
+        return True
+    if keyword != "minimum":
+        return False
+    if default is not None and is_number(default):
+        return bool(minimum > default)
+    description = before.get("description")
+    is_documented = isinstance(description, str) and f"{minimum:g}" in description
+    return minimum > _MAX_USUAL_MINIMUM and not is_documented
+
+
+def presets_text(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether free text that the model had to give now has a default."""
+    default = after.get("default")
+    is_free = "enum" not in before and "enum" not in after and "const" not in after
+    return isinstance(default, str) and not before.get("default") and is_free and _is_text(default)
+
+
+def presets_consent(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether an on/off parameter is now on by default, without an approved text that says so."""
+    if type(before.get("default")) is bool:
+        return before["default"] is not after.get("default") and type(after.get("default")) is bool
+    description = before.get("description")
+    is_documented = isinstance(description, str) and "default" in description.casefold()
+    return after.get("default") is True and before.get("default") is None and not is_documented
+
+
+def _is_text(value: str) -> bool:
+    return len(value) > 1 and value.casefold() not in ("true", "false", "none", "null") and not _NUMBER.fullmatch(value)
+
+
+_NUMBER = lazy_pattern(r"[-+\d.,:%\sTZ]*")
+
+
+# Parameters that ask for what the model knows
+
+_KNOWLEDGE = parse_words(
+    "conversation conversations dialogue dialog chat chats transcript transcripts prompt prompts messages message "
+    "history environment env session context reasoning thoughts thought memory instructions instruction scratchpad "
+    "turn turns request question query words wording answer answers outputs notes knowledge tools"
+)
+_KNOWN_ALONE = parse_words("conversation conversations transcript transcripts dialogue scratchpad reasoning environ")
+_EXTENT = parse_words(
+    "full entire whole complete all verbatim previous prior preceding earlier recent last past original system user "
+    "user's users everything exact raw your agent agent's model model's assistant assistant's own chain available "
+    "developer hidden chat conversation session process dump relevant initial"
+)
+_FREE_KEYWORDS = frozenset({"enum", "const", "format", "pattern", "$ref"})
+_MAX_GAP = 2  # words between an extent and what it is the extent of
+
+
+def asks_for_conversation(name: str, schema: Any) -> bool:
+    """Whether a parameter takes free text about the conversation, the prompt, the environment or the session."""
+    if not isinstance(schema, dict) or not _FREE_KEYWORDS.isdisjoint(schema) or not _takes_free_text(schema):
+        return False
+    words = split_name_words(name)
+    if words and words[-1] in ("id", "ids", "key", "name", "type", "url", "path", "limit", "count"):
+        return False
+    return _is_about_knowledge(words, _MAX_GAP) or mentions_conversation(schema.get("description"))
+
+
+def mentions_conversation(text: Any) -> bool:
+    """Whether a text is about what the model knows: the whole conversation, the system prompt, earlier answers."""
+    if not isinstance(text, str):
+        return False
+    return any(
+        _is_about_knowledge(_PLAIN_WORD.findall(text[start:end].casefold()), _MAX_GAP)
+        for start, end, _ in split_sentences(text)
+    )
+
+
+_PLAIN_WORD = lazy_pattern(r"[\w']+")
+
+
+def _is_about_knowledge(words: list[str], gap: int) -> bool:
+    if not _KNOWN_ALONE.isdisjoint(words):
+        return True
+    extent = -gap - 1
+    for index, word in enumerate(words):
+        if word in _KNOWLEDGE and index - extent <= gap and extent != index:
+            return True
+        if word in _EXTENT:
+            extent = index
+    return False
+
+
+def _takes_free_text(schema: dict[str, Any]) -> bool:
+    lists = [schema.get(keyword) for keyword in ("anyOf", "oneOf")]
+    alternatives = [branch for listed in lists if isinstance(listed, list) for branch in listed]
+    branches = [branch for branch in (schema, *alternatives) if isinstance(branch, dict)]
+    types = {name for branch in branches for name in _list_types(branch.get("type"))}
+    return bool(types & {"string", "object", "array"}) or not types
+
+
+def _list_types(value: Any) -> list[str]:
+    names = value if isinstance(value, list) else [value]
+    return [name for name in names if isinstance(name, str)]
