@@ -200,7 +200,7 @@ _EDGE_PUNCTUATION = (
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015")
 
 
-def normalise(text: str) -> str:
+def normalise(text: str, *, keep_case: bool = False) -> str:
     """Return the form in which sentences are compared.
 
     Unicode compatibility forms are replaced (NFKC). Letter case, invisible characters, spaces and the punctuation at
@@ -208,7 +208,7 @@ def normalise(text: str) -> str:
     """
     if not text.isascii():
         text = INVISIBLE.sub(_keep_space, normalize("NFKC", text))
-    words = (word.strip(_EDGE_PUNCTUATION) for word in text.casefold().split())
+    words = (word.strip(_EDGE_PUNCTUATION) for word in (text if keep_case else text.casefold()).split())
     return " ".join(word for word in words if word and word not in _DASHES)
 
 

@@ -94,6 +94,11 @@ class Item(Record):
         name = self.value.get("name") if isinstance(self.value, dict) else None
         return name if isinstance(name, str) and name else self.key
 
+    @property
+    def label(self) -> str:
+        """The name in changes and findings: the URI of a resource or template, the name of a tool or prompt."""
+        return self.key if self.kind in (RESOURCE, TEMPLATE) and self.key else self.name
+
     def field_digests(self) -> dict[str, str]:
         """Return the digest of each member, by member name."""
         return {name: str(Digest.of_bytes(canonicalize(member))) for name, member in self.value.items()}

@@ -22,6 +22,7 @@ from pinwarden.surface.drift.verdict import (
     ChangeGroup,
     find_required_parameters,
     group_changes,
+    group_decisions,
     is_without_effect,
     summarize_changes,
 )
@@ -94,6 +95,9 @@ def render_changes(changes: Sequence[Change], *, detail: Detail = "short", width
     """Return the verdict, then the words that changed, grouped by what happened."""
     page = _Page(width, detail)
     page.add(summarize_changes(changes))
+    topics = [decision.topic for decision in group_decisions(changes) if decision.changes[0].severity != CRITICAL]
+    if len(topics) > 1:
+        page.add(f"You decide about: {', '.join(topics)}.")
     for change in changes:
         if change.severity == CRITICAL:
             _add_reasoned_change(page, change)

@@ -164,6 +164,11 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
             "All input schemas that had this member lost it together, as after a change of the schema generator. "
             "The model sees no new parameter.",
         ),
+        ("title_restated", "The title changed, but only repeats the name of what it belongs to."),
+        ("null_accepted", "Null is accepted in addition, which says the same as leaving the value out."),
+        ("result_schema_added", "The item now has a schema for its results, without any text for the model."),
+        ("result_changed", "The schema of results changed, without any text for the model."),
+        ("framework_note_changed", "A note of the server's framework changed, which the model does not read."),
         ("size_limited", "A maximum size is lower, but the model still chooses the value."),
         ("result_narrowed", "The schema of results accepts fewer values."),
         ("result_promised", "Results now always have this member."),

@@ -68,7 +68,7 @@ def compare_items(
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)
         if is_json_equal(old, new):
             continue
-        location = ChangeLocation(entity=before.kind.entity, name=before.name, field=member, approved=approved).child(
+        location = ChangeLocation(entity=before.kind.entity, name=after.label, field=member, approved=approved).child(
             member
         )
         for change in _compare_member(before, location, old, new, new_schema_generator):
@@ -76,7 +76,7 @@ def compare_items(
             yield change
     if no_change_reported:
         # The digests differ, so there is a change even if no rule found it.
-        location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
+        location = ChangeLocation(entity=before.kind.entity, name=after.label, field="", approved=approved)
         yield location.build_change("changed", before.value, after.value)
 
 
@@ -240,6 +240,21 @@ def _compare_descriptions(location: ChangeLocation, old: Any, new: Any) -> Itera
         yield from compare_texts(location, old, new)
 
 
+_FRAMEWORK_NOTES = frozenset({"fastmcp", "_fastmcp"})
+
+
+def _compare_metadata(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Compare ``_meta``. Hosts read some of its members; those of frameworks are only for the server's own use."""
+    old_notes, new_notes = (side if isinstance(side, dict) else {} for side in (old, new))
+    if not all(side is ABSENT or isinstance(side, dict) for side in (old, new)):
+        yield from compare_values(location, old, new, "member_changed")
+        return
+    for name in old_notes | new_notes:
+        kind = "framework_note_changed" if name in _FRAMEWORK_NOTES else "member_changed"
+        inner = location.child(name)
+        yield from compare_values(inner, old_notes.get(name, ABSENT), new_notes.get(name, ABSENT), kind)
+
+
 def _is_understated(name: str, old: str, new: str) -> bool:
     """Whether the description of an item that deletes something by its name no longer begins by saying so."""
     return (
@@ -254,6 +269,7 @@ _MEMBER_RULES: dict[str, MemberRule] = {
     "name": compare_texts,
     "title": compare_texts,
     "description": _compare_descriptions,
+    "_meta": _compare_metadata,
     "uri": _compare_addresses,
     "uriTemplate": _compare_addresses,
     "mimeType": _compare_media_types,

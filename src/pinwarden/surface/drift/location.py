@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pinwarden.core.json_values import child_pointer, is_json_equal, iter_strings
+from pinwarden.core.json_values import child_pointer, is_json_equal, iter_strings, split_pointer
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import ApprovedText, find_new_cues, find_schema_alarms
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, Change
@@ -22,10 +22,11 @@ from pinwarden.surface.drift.text_signals import (
     fold_identifier,
     is_bare_order,
     reads,
+    restates,
     split_name_words,
     writes,
 )
-from pinwarden.surface.sentences import split_sentences
+from pinwarden.surface.sentences import normalise, split_sentences
 
 _SCHEMA_MEMBERS = frozenset({"inputSchema", "outputSchema"})
 _GENERAL_KINDS = frozenset({"text_changed", "text_added", "text_removed", "member_changed"})
@@ -151,7 +152,21 @@ def compare_values(location: ChangeLocation, before: Any, after: Any, kind: str)
 
 
 def compare_texts(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
-    """Compare text that a model or user reads. Any difference is a change."""
-    if not is_json_equal(before, after):
-        kind = "text_added" if before is ABSENT else "text_removed" if after is ABSENT else "text_changed"
-        yield location.build_change(kind, before, after)
+    """Compare text that a model or user reads. A difference in spaces or punctuation only is information."""
+    if is_json_equal(before, after):
+        return
+    kind = "text_added" if before is ABSENT else "text_removed" if after is ABSENT else "text_changed"
+    if isinstance(before, str) and isinstance(after, str) and _is_same_text(before, after):
+        kind = "same_meaning"
+    if location.member == "title" and (after is ABSENT or _restates_name(location, after)):
+        kind = "title_restated"
+    yield location.build_change(kind, before, after)
+
+
+def _is_same_text(before: str, after: str) -> bool:
+    return normalise(before, keep_case=True) == normalise(after, keep_case=True)
+
+
+def _restates_name(location: ChangeLocation, title: Any) -> bool:
+    names = {word for name in (location.name, *split_pointer(location.path)) for word in split_name_words(name)}
+    return restates(title, names)

@@ -22,7 +22,7 @@ from pinwarden.surface.drift.schema_keywords import (
     get_keyword_values,
     is_textless,
 )
-from pinwarden.surface.drift.schema_signals import asks_for_conversation
+from pinwarden.surface.drift.schema_signals import asks_for_conversation, is_wordless
 
 
 def compare_schemas(
@@ -32,7 +32,10 @@ def compare_schemas(
     if is_json_equal(before, after):
         return
     if before is ABSENT or after is ABSENT:
-        yield location.build_change("schema_added" if before is ABSENT else "schema_removed", before, after)
+        kind = "schema_added" if before is ABSENT else "schema_removed"
+        if not is_input and is_wordless(before if after is ABSENT else after, location.name):
+            kind = "result_schema_added" if before is ABSENT else "result_changed"
+        yield location.build_change(kind, before, after)
         return
     yield from _compare_present_schemas(
         SchemaPosition(location=location, is_input=is_input, new_schema_generator=is_input and new_schema_generator),
@@ -245,9 +248,8 @@ def _compare_branch_lists(
     for old_index, new_index in zip(removed[:pairs], added[:pairs], strict=True):
         yield from _compare_present_schemas(position.child(new_index), old[old_index], new[new_index])
     for index in added[pairs:]:
-        yield position.child(index).build_widening_change(
-            kinds[0], ABSENT, new[index], textless=is_textless(new[index])
-        )
+        kind = "null_accepted" if new[index] == {"type": "null"} and kinds[0] == "alternative_added" else kinds[0]
+        yield position.child(index).build_widening_change(kind, ABSENT, new[index], textless=is_textless(new[index]))
     for index in removed[pairs:]:
         inner = position.child(index)
         make_change = inner.build_narrowing_change if kinds[1] == "alternative_removed" else inner.build_widening_change

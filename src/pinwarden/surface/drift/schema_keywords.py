@@ -20,7 +20,13 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
-from pinwarden.surface.drift.schema_signals import asks_for_conversation, forces_choice, presets_consent, presets_text
+from pinwarden.surface.drift.schema_signals import (
+    asks_for_conversation,
+    forces_choice,
+    is_wordless,
+    presets_consent,
+    presets_text,
+)
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
@@ -44,6 +50,25 @@ _NARROWING = frozenset(
     }
 )
 """Kinds of change that only exclude values. In the schema of a result, they become ``result_narrowed``."""
+_MECHANICAL_IN_RESULTS = frozenset(
+    {
+        "alternative_added",
+        "bound_loosened",
+        "bound_removed",
+        "keyword_changed",
+        "promise_dropped",
+        "required_changed",
+        "result_added",
+        "result_removed",
+        "schema_loosened",
+        "subschema_added",
+        "subschema_removed",
+        "type_changed",
+        "type_grown",
+        "type_removed",
+    }
+)
+"""Kinds of change that are only information in the schema of a result, if no text is new."""
 _DESTINATION = frozenset({"destination"})
 # Keywords that only limit values. Minimum sizes are not among them, because they make the model give more.
 _TEXTLESS_BOUNDS = frozenset(
@@ -102,7 +127,16 @@ class SchemaPosition(Record):
 
     def build_neutral_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change whose kind does not depend on the direction."""
-        return self.location.build_change(kind, before, after)
+        return self.location.build_change(self._choose_kind(kind, after), before, after)
+
+    def _choose_kind(self, kind: str, after: Any) -> str:
+        """Return the kind, or ``result_changed`` if the schema of a result changed without text."""
+        is_mechanical = not self.is_input and kind in _MECHANICAL_IN_RESULTS
+        return (
+            "result_changed"
+            if is_mechanical and (after is ABSENT or is_wordless(after, self.location.member))
+            else kind
+        )
 
     def build_widening_change(self, kind: str, before: Any, after: Any, *, textless: bool = False) -> Change:
         """Build a change after which this part of the schema accepts more values.
@@ -113,7 +147,7 @@ class SchemaPosition(Record):
         textless = textless or after is ABSENT or type(after) is bool or is_number(after)
         kind_under_not = "negation_tightened" if self.is_input else "result_narrowed"
         kinds = {1: kind, -1: kind_under_not if textless else "subschema_added", 0: "condition_changed"}
-        return self.location.build_change(kinds[self.direction], before, after)
+        return self.location.build_change(self._choose_kind(kinds[self.direction], after), before, after)
 
     def build_narrowing_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change after which this part of the schema accepts fewer values."""
@@ -166,6 +200,10 @@ def _compare_text(position: SchemaPosition, before: Schema, after: Schema) -> It
 
 def compare_unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Compare a keyword whose effect Pinwarden does not know."""
+    old, new = get_keyword_values(position, before, after)
+    if not position.is_input and all(side is ABSENT or type(side) is bool or is_number(side) for side in (old, new)):
+        yield position.build_neutral_change("keyword_changed", old, new)
+        return
     yield from compare_values(position.location, *get_keyword_values(position, before, after), "keyword_changed")
 
 
@@ -177,7 +215,8 @@ def _compare_defaults(position: SchemaPosition, before: Schema, after: Schema) -
     if position.is_input and presets_text(before, after) and position.location.approved.find_new_sentences(new):
         yield position.build_neutral_change("default_preset", old, new)
         return
-    yield from compare_values(position.location, *get_keyword_values(position, before, after), "default_changed")
+    kind = "same_meaning" if (old is ABSENT or old is None) and (new is ABSENT or new is None) else "default_changed"
+    yield from compare_values(position.location, old, new, kind)
 
 
 def _compare_examples(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -361,7 +400,8 @@ def _compare_types(position: SchemaPosition, before: Schema, after: Schema) -> I
     elif new is ABSENT:
         yield position.build_widening_change("type_removed", old, new)
     elif old_types < new_types:
-        yield position.build_widening_change("type_grown", old, new, textless=True)
+        kind = "null_accepted" if new_types - old_types == {"null"} else "type_grown"
+        yield position.build_widening_change(kind, old, new, textless=True)
     else:
         yield position.build_neutral_change("type_changed", old, new)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pinwarden.core.canonical import is_number
 from pinwarden.core.text import lazy_pattern
-from pinwarden.surface.drift.text_signals import split_name_words
+from pinwarden.surface.drift.text_signals import restates, split_name_words
 from pinwarden.surface.scan.hidden_text import parse_words
 from pinwarden.surface.sentences import split_sentences
 
@@ -52,6 +52,44 @@ def _is_text(value: str) -> bool:
 _NUMBER = lazy_pattern(r"[-+\d.,:%\sTZ]*")
 
 
+# Schemas without text
+
+_NAME = lazy_pattern(r"[\w$.\-]{1,60}")
+_REFERENCE = lazy_pattern(r"[\w#/$.:\-]{1,200}")
+_MAX_NAME_WORDS = 5
+_NAMED_PARTS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_PARTS = frozenset({"items", "anyOf", "oneOf", "allOf", "additionalProperties", "prefixItems", "not"})
+
+
+def is_wordless(schema: Any, name: str = "") -> bool:
+    """Whether a schema has only short names, types and structure: no sentence, value or pattern for the model."""
+    if type(schema) is list:
+        return all(is_wordless(part, name) for part in schema)
+    if type(schema) is not dict:
+        return schema is None or type(schema) is bool or is_number(schema)
+    return all(_is_wordless_member(keyword, value, name) for keyword, value in schema.items())
+
+
+def _is_wordless_member(keyword: str, value: Any, name: str) -> bool:
+    if keyword in _NAMED_PARTS and type(value) is dict:
+        return all(_is_short_name(part) and is_wordless(schema, part) for part, schema in value.items())
+    if keyword in _PARTS:
+        return is_wordless(value, name)
+    if keyword == "title":
+        return restates(value, set(split_name_words(name)))
+    if keyword == "required":
+        return type(value) is list and all(map(_is_short_name, value))
+    if keyword in ("type", "format", "$ref", "$schema"):
+        return all(
+            type(part) is str and _REFERENCE.fullmatch(part) for part in (value if type(value) is list else [value])
+        )
+    return _is_short_name(keyword) and (value is None or type(value) is bool or is_number(value))
+
+
+def _is_short_name(name: Any) -> bool:
+    return type(name) is str and bool(_NAME.fullmatch(name)) and len(split_name_words(name)) <= _MAX_NAME_WORDS
+
+
 # Parameters that ask for what the model knows
 
 _KNOWLEDGE = parse_words(
@@ -63,7 +101,7 @@ _KNOWN_ALONE = parse_words("conversation conversations transcript transcripts di
 _EXTENT = parse_words(
     "full entire whole complete all verbatim previous prior preceding earlier recent last past original system user "
     "user's users everything exact raw your agent agent's model model's assistant assistant's own chain available "
-    "developer hidden chat conversation session process dump relevant initial"
+    "developer hidden chat conversation session process dump relevant"
 )
 _FREE_KEYWORDS = frozenset({"enum", "const", "format", "pattern", "$ref"})
 _MAX_GAP = 2  # words between an extent and what it is the extent of

@@ -95,6 +95,19 @@ def split_name_words(name: str) -> list[str]:
     return [word.lower() for word in _NAME_WORD.findall(name)]
 
 
+_GENERATED_TITLE_WORDS = parse_words(
+    "arguments args input output schema params parameters result results response dict"
+)
+
+
+def restates(title: object, names: set[str]) -> bool:
+    """Whether a title only has words of ``names``, as titles of schema generators do."""
+    if not isinstance(title, str):
+        return False
+    words = split_name_words(title)
+    return bool(words) and names.union(_GENERATED_TITLE_WORDS).issuperset(words)
+
+
 def find_main_verb(name_words: list[str], description: str) -> str:
     """Return the verb that says what a tool does: the first known verb in its name, or the first word of its text."""
     for word in name_words:

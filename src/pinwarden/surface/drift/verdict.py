@@ -75,6 +75,49 @@ def group_changes(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
     return tuple(ChangeGroup(phrase=phrases[key], changes=tuple(groups[key])) for key in ordered)
 
 
+class Decision(Record):
+    """Changes about which a person decides together."""
+
+    topic: str
+    """What the changes are about, in the plural: ``texts``, ``parameters``; or the reason of an alarm."""
+    changes: tuple[Change, ...]
+
+
+def group_decisions(changes: Iterable[Change]) -> tuple[Decision, ...]:
+    """Group the changes that a person must review: each alarm with its copies in other items, then by topic."""
+    topics: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        if change.severity == CRITICAL:
+            topics.setdefault((change.kind, _summarize_value(change.after)), []).append(change)
+        elif change.severity != INFO:
+            topics.setdefault(("", _find_topic(change)), []).append(change)
+    ordered = sorted(topics, key=lambda key: (not key[0], _TOPICS.index(key[1]) if not key[0] else 0))
+    return tuple(
+        Decision(topic=topics[key][0].reason if key[0] else key[1], changes=tuple(topics[key])) for key in ordered
+    )
+
+
+_TOPICS = ("texts", "new items", "parameters", "results", "hints", "the server", "the configuration")
+
+
+def _find_topic(change: Change) -> str:
+    if change.entity == "config":
+        return "the configuration"
+    if change.kind in _TEXT_VERBS:
+        return "texts"
+    if change.kind in _ITEM_VERBS:
+        return "new items"
+    if change.path.startswith("/outputSchema") or change.kind.startswith("result_"):
+        return "results"
+    if change.entity == "server":
+        return "the server"
+    return "hints" if change.kind in _HINT_VERBS else "parameters"
+
+
+def _summarize_value(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
 def is_without_effect(change: Change) -> bool:
     """Whether a change affects only the notation, so that a list of changes may leave it out."""
     return change.severity == INFO and change.kind not in _NAMED_INFO_KINDS

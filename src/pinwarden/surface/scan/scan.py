@@ -80,7 +80,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
     if surface.server:
         findings += scanner.scan_value("server", "", surface.server)
     for item in surface.all_items():
-        findings += scanner.scan_value(item.kind.entity, item.name, item.value)
+        findings += scanner.scan_value(item.kind.entity, item.label, item.value)
         if item.kind is TOOL:
             findings += [
                 _build_shadowing_finding(reason, excerpt).at_location("tool", item.name, "/description")
@@ -372,5 +372,5 @@ def get_server_member(finding: ScanFinding) -> str:
 
 
 def _list_digests(surface: Surface, finding: ScanFinding) -> list[str | None]:
-    items = (item for item in surface.all_items() if (item.kind.entity, item.name) == (finding.entity, finding.name))
+    items = (item for item in surface.all_items() if (item.kind.entity, item.label) == (finding.entity, finding.name))
     return [None if item.digest is None else str(item.digest) for item in items]
