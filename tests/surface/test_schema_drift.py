@@ -52,7 +52,7 @@ WIDER = [
     ({"pattern": "^a$"}, {}, "pattern_removed"),
     ({"pattern": "^a$"}, {"pattern": "^.*$"}, "pattern_changed"),
     ({"format": "uuid"}, {}, "pattern_removed"),
-    ({"type": "string"}, {"type": ["string", "null"]}, "type_grown"),
+    ({"type": "string"}, {"type": ["string", "boolean"]}, "type_grown"),
     ({"type": "integer"}, {"type": "number"}, "type_grown"),
     ({"type": "string"}, {"type": "integer"}, "type_changed"),
     ({"type": "string"}, {}, "type_removed"),
@@ -421,7 +421,8 @@ def test_members_lost_by_all_schemas_at_once_are_information_only_if_left_out() 
 
 OUTPUTS = [
     ({"type": "object"}, ABSENT, "review", "schema_removed"),
-    (ABSENT, {"type": "object"}, "review", "schema_added"),
+    (ABSENT, {"type": "object"}, "info", "result_schema_added"),
+    (ABSENT, {"description": "All of it."}, "review", "schema_added"),
     (
         {"properties": {"a": {}, "b": {}}, "required": ["a"]},
         {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]},
@@ -430,15 +431,16 @@ OUTPUTS = [
     ),
     ({"required": ["a"]}, {"required": ["a", "b"]}, "review", "required_changed"),
     ({"properties": {"a": {}}}, {"properties": {"a": {}}, "required": ["a", ORDINARY]}, "review", "required_changed"),
-    ({"required": ["a"]}, {}, "review", "promise_dropped"),
+    ({"required": ["a"]}, {}, "info", "result_changed"),
     ({"minLength": 1}, {"minLength": 5}, "info", "result_narrowed"),
     ({"enum": ["a", "b"]}, {"enum": ["a"]}, "info", "result_narrowed"),
     ({"type": ["string", "null"]}, {"type": "string"}, "info", "result_narrowed"),
     ({"anyOf": [{}, {"type": "null"}]}, {"anyOf": [{}]}, "info", "result_narrowed"),
     ({"not": {"maximum": 4}}, {"not": {"maximum": 5}}, "info", "result_narrowed"),
     ({}, {"additionalProperties": False}, "info", "additional_properties_closed"),
-    ({"properties": {}}, {"properties": {"a": {}}}, "review", "result_added"),
-    ({"properties": {"a": {}}}, {"properties": {}}, "review", "result_removed"),
+    ({"properties": {}}, {"properties": {"a": {}}}, "info", "result_changed"),
+    ({"properties": {}}, {"properties": {"a": {"enum": ["x"]}}}, "review", "result_added"),
+    ({"properties": {"a": {}}}, {"properties": {}}, "info", "result_changed"),
     ({"maximum": 1}, {}, "review", "bound_removed"),
 ]
 

@@ -68,7 +68,18 @@ class LockApprovals:
             identity = compute_server_identity(lock.entries, self._server, self._client)
             shared = self._shared.apply(self._server, identity, surface)
             surface, generation = shared.surface, " ".join((generation, *shared.names))
-        return ApprovedSurface(server=self._server, surface=surface, generation=generation)
+        return ApprovedSurface(
+            server=self._server, surface=surface, generation=generation, read_neighbours=self._read_neighbours
+        )
+
+    def _read_neighbours(self) -> list[tuple[str, Surface]]:
+        """Read the other servers of the lock. If their files cannot be read, the server is judged without them."""
+        from pinwarden.project.approval_candidate import read_neighbours
+
+        try:
+            return read_neighbours(self._path, self._server)
+        except PinwardenError:
+            return []
 
 
 def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:

@@ -5,14 +5,14 @@ All sessions with that server share one `Guard`. An `ApprovedSource` (`approved_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.gates.lists import check_list, check_unknown_method, check_unknown_task, check_unlisted_item
 from pinwarden.gateway.gates.server import check_server
@@ -102,6 +102,8 @@ class ApprovedSurface(Record):
     """Identifies the content: a digest or a counter, which differs after every change."""
     origin: str = "lock"
     """``lock`` or ``first-use``."""
+    read_neighbours: Callable[[], Sequence[tuple[str, Surface]]] = field(default=tuple, repr=False, compare=False)
+    """Reads the names and approved surfaces of the other servers in the lock. Called only if the server changed."""
 
 
 _MAX_CACHED = 64  # pages; a session has four lists of a few pages each
@@ -207,6 +209,7 @@ class Guard:
             self._get_approved_surface(),
             lambda key: self.policy.get_item_policy(self.server, key, client),
             server,
+            read_neighbours=self._read_neighbours,
         )
 
     def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
@@ -263,6 +266,9 @@ class Guard:
     def _get_approved_surface(self) -> Surface:
         approved = self.approved
         return _NO_SURFACE if approved is None else approved.surface
+
+    def _read_neighbours(self) -> Sequence[tuple[str, Surface]]:
+        return () if self.approved is None else self.approved.read_neighbours()
 
     # Changes of lists
 

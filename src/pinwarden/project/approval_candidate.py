@@ -19,6 +19,8 @@ from pinwarden.surface import surface as surface_document
 from pinwarden.surface.surface import Surface
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pinwarden.core.digest import Digest
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.extension import SurfacePin
@@ -101,6 +103,13 @@ def read_approved_surfaces(project: Project, server: str) -> list[Surface]:
     """Read the approved surfaces of a server, for all clients."""
     lock, candidates = lock_store.read_with_files(project.lock)
     return _parse_approved_surfaces(lock, candidates, server)
+
+
+def read_neighbours(lock: Path, server: str) -> list[tuple[str, Surface]]:
+    """Read the approved surfaces of the other servers in a lock, each with its name."""
+    document, files = lock_store.read_with_files(lock)
+    names = dict.fromkeys(entry.name for entry in (document.entries if document else ()) if entry.name != server)
+    return [(name, surface) for name in names for surface in _parse_approved_surfaces(document, files, name)[:1]]
 
 
 def warnings_not_approved_error(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:

@@ -22,7 +22,12 @@ from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.lockfile import list_file_pins, put_entries
-from pinwarden.project.approval_candidate import ApprovalCandidate, read_approved_surfaces, scan_for_approval
+from pinwarden.project.approval_candidate import (
+    ApprovalCandidate,
+    read_approved_surfaces,
+    read_neighbours,
+    scan_for_approval,
+)
 from pinwarden.project.client_edits import (
     diff_edits,
     list_entry_edits,
@@ -259,10 +264,11 @@ def _read_surface(context: PackageUpdateContext, server: LockedServer, configure
         prepared = prepare_probe(draft, server.entry.name, configured.target, probe, server.entry)
     surface = probe_server(prepared)
     approved = read_approved_surfaces(draft, server.entry.name)
+    neighbours = read_neighbours(draft.lock, server.entry.name) if approved else []
     return SurfaceUpdate(
         server=server,
         candidate=scan_for_approval(server.entry.name, surface, approved),
-        changes=tuple(compare(approved[0], surface)) if approved else (),
+        changes=tuple(compare(approved[0], surface, neighbours)) if approved else (),
         is_first=not approved,
     )
 

@@ -17,9 +17,16 @@ from pinwarden.surface.scan.scan import ScanFinding, find_new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Surface, encode_surface
 
 
-def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
+def compare_surfaces(
+    before: Surface,
+    after: Surface,
+    subject: str,
+    *,
+    whole: bool = False,
+    neighbours: Sequence[tuple[str, Surface]] = (),
+) -> Report:
     """Return the report of ``pinwarden diff``. With ``whole``, values are not shortened, as an approval needs them."""
-    changes = compare(before, after)
+    changes = compare(before, after, neighbours)
     blocked = blocked_by_default(changes)
     counts = Counter(change.severity for change in changes)
     return Report(

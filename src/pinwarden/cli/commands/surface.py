@@ -117,7 +117,24 @@ def diff(args: Namespace) -> int:
     else:
         masked = mask_target(names[1])
         after = load_surface(names[1], args)
-    return emit_report(compare_surfaces(before, after, f"{mask_target(names[0])} -> {masked}"), args, about=names)
+    report = compare_surfaces(
+        before, after, f"{mask_target(names[0])} -> {masked}", neighbours=_read_other_servers(before, after)
+    )
+    return emit_report(report, args, about=names)
+
+
+def _read_other_servers(before: Surface, after: Surface) -> list[tuple[str, Surface]]:
+    """Read the other servers that the lock of this folder's project approves; none if there is no valid lock."""
+    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.project.approval_candidate import read_neighbours
+
+    lock = current_project().lock
+    try:
+        neighbours = read_neighbours(lock, "") if lock.is_file() else []
+    except PinwardenError:
+        return []
+    compared = (before.digest, after.digest)
+    return [(name, surface) for name, surface in neighbours if surface.digest not in compared]
 
 
 def _format_items(surface: Surface) -> str:

@@ -37,16 +37,19 @@ _UNDIGESTABLE = "undigestable"
 _DUPLICATE = "duplicate_name"
 
 
-def check_list(
+def check_list(  # noqa: PLR0913  the list, what it is compared with, and who may change it
     kind: ItemKind,
     items: Sequence[Item],
     approved: Surface,
     find_policy: PolicyLookup,
     server: Mapping[str, Any] | None = None,
+    *,
+    read_neighbours: Callable[[], Sequence[tuple[str, Surface]]] = tuple,
 ) -> tuple[Verdict, ...]:
     """Return a verdict for each item of a complete list, in order.
 
-    ``server`` contains the server's current instructions, capabilities and serverInfo.
+    ``server`` contains the server's current instructions, capabilities and serverInfo. ``read_neighbours`` returns the
+    names and approved surfaces of the other servers; it is called only if an item differs from its approved version.
     """
     pins = _collect_pinned_digests(approved.items_of_kind(kind))
     occurrences = Counter(item.key for item in items)
@@ -55,7 +58,7 @@ def check_list(
         for item in items
         if item.digest is None or occurrences[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
     }
-    find_changes = _compare_items(kind, items, approved, server) if differing else None
+    find_changes = _compare_items(kind, items, approved, server, read_neighbours()) if differing else None
     return tuple(
         _build_allow_verdict(item, pins[item.key])
         if find_changes is None or id(item) not in differing
@@ -213,7 +216,11 @@ def _has_changed_published_digest(changes: Sequence[Change]) -> bool:
 
 
 def _compare_items(
-    kind: ItemKind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
+    kind: ItemKind,
+    items: Sequence[Item],
+    approved: Surface,
+    server: Mapping[str, Any] | None,
+    neighbours: Sequence[tuple[str, Surface]],
 ) -> Callable[[Item], tuple[Change, ...]]:
     """Return a function that looks up the changes of an item.
 
@@ -227,7 +234,7 @@ def _compare_items(
     before = Surface(server=approved.server, items={kind.member: approved.items_of_kind(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
     changes_by_name: dict[str, list[Change]] = {}
-    for change in compare(before, after):
+    for change in compare(before, after, neighbours):
         if change.entity == kind.entity and change.kind != "item_removed":
             changes_by_name.setdefault(change.name, []).append(change)
     approved_by_uri: dict[str, list[Item]] = {}

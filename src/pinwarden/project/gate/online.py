@@ -6,7 +6,7 @@ compared with ToolPin's hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
@@ -84,7 +84,12 @@ def check_live_servers(
                 excerpt=get_probe_stderr(outcome),
             )
         elif check.approved is not None:
-            yield from _compare_surface(check.entry, check.approved, outcome)
+            neighbours = [
+                (other.entry.name, other.approved)
+                for other in checks
+                if other.approved is not None and other.entry.name != check.entry.name
+            ]
+            yield from _compare_surface(check.entry, check.approved, outcome, neighbours)
         else:
             yield from _compare_hashes(check.entry, outcome)
 
@@ -194,8 +199,10 @@ def _prepare_live_check(
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
 
-def _compare_surface(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
-    for change in compare(approved, seen):
+def _compare_surface(
+    entry: Entry, approved: Surface, seen: Surface, neighbours: Sequence[tuple[str, Surface]]
+) -> Iterator[Row]:
+    for change in compare(approved, seen, neighbours):
         row = build_change_row(change)
         yield replace(row, entity=f"{entry.name}: {row.entity}")
 

@@ -24,8 +24,10 @@ from pinwarden.surface.drift.text_signals import (
     writes,
 )
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, find_cues
+from pinwarden.surface.scan.hidden_text import fold_word
+from pinwarden.surface.scan.scan import NeighbourTools
 from pinwarden.surface.sentences import SplitSentence, item_sentences, normalise, split_sentences, value_sentences
-from pinwarden.surface.surface import TOOL, Surface
+from pinwarden.surface.surface import TOOL, Item, Surface
 
 HEADER_KEYWORD = "x-mcp-header"
 REFERENCE_KEYWORDS = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -49,10 +51,25 @@ _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 class ApprovedServer:
     """The approved text of a whole server, and the names that it has now. Computed on first use."""
 
-    __slots__ = ("_current", "_descriptions", "_hosts", "_identifiers", "_sentences", "_surface", "_writing")
+    __slots__ = (
+        "_current",
+        "_descriptions",
+        "_hosts",
+        "_identifiers",
+        "_neighbours",
+        "_sentences",
+        "_surface",
+        "_writing",
+    )
 
-    def __init__(self, surface: Surface | None = None, current: Surface | None = None) -> None:
+    def __init__(
+        self,
+        surface: Surface | None = None,
+        current: Surface | None = None,
+        neighbours: NeighbourTools | None = None,
+    ) -> None:
         self._surface = surface
+        self._neighbours = neighbours
         self._current = current
         self._sentences: frozenset[str] | None = None
         self._hosts: frozenset[str] | None = None
@@ -103,6 +120,28 @@ class ApprovedServer:
             self._writing = frozenset(fold_identifier(item.key) for item in tools if _is_writing(item.value))
         names = {fold_identifier(match[0]) for match in IDENTIFIER.finditer(sentence)}
         return not self._writing.isdisjoint(names - {fold_identifier(own)})
+
+    def names_other_server(self, sentence: str) -> bool:
+        """Whether a sentence names a tool of another server that this server does not have."""
+        neighbours = self._neighbours
+        if neighbours is None or not neighbours.tools:
+            return False
+        names = {fold_word(match[0].rstrip(".-_")) for match in IDENTIFIER.finditer(sentence)}
+        return any(name in neighbours.tools and name not in neighbours.own for name in names) or any(
+            neighbours.find_references(sentence)
+        )
+
+    def interferes(self, item: Item, approved: ApprovedText) -> bool:
+        """Whether a new item copies a tool of another server, or has a new sentence that names one."""
+        if self._neighbours is None or not self._neighbours.tools:
+            return False
+        if item.kind is TOOL and any(self._neighbours.find_clones(item)):
+            return True
+        return any(
+            self.names_other_server(text[sentence.start : sentence.end])
+            for text in dict.fromkeys(iter_strings(item.value))
+            for sentence in approved.find_new_sentences(text)
+        )
 
     def describes_other_item(self, entity: str, key: str, description: str) -> bool:
         """Whether another approved item has this description."""

@@ -72,6 +72,7 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("writing_announced", "The text of a tool that only read now says that something is changed or sent."),
         ("call_ordered", "The text of a tool that only read now names a tool that changes something."),
         ("read_only_claimed", "A tool that changes something, by its name, now claims to be read-only or harmless."),
+        ("tool_shadowing", "The text now interferes with a tool of another server, or copies it."),
         ("foreign_identifier", "A new order names a tool or function that this server does not have."),
         ("conversation_requested", "A parameter now asks for the conversation, prompt, session or environment."),
         ("choice_forced", "Only one value is left where the model could choose."),

@@ -8,7 +8,7 @@ notation of numbers, paging, cache hints and the protocol revision do not count 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.json_values import is_json_equal, iter_strings
@@ -27,6 +27,7 @@ from pinwarden.surface.drift.location import ChangeLocation, compare_texts, comp
 from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, find_wrapped_names, pair_items
 from pinwarden.surface.drift.schema import is_closed
 from pinwarden.surface.drift.text_signals import fold_identifier
+from pinwarden.surface.scan.scan import NeighbourTools
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, Surface
 
 __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
@@ -36,13 +37,14 @@ _MIN_CLOSED_SCHEMAS = 3  # schemas that must change together before they count a
 _MAX_NAME = 80
 
 
-def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
+def compare(before: Surface, after: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[Change, ...]:
     """Compare the approved surface with the current one. Returns all changes, the most severe first.
 
+    ``neighbours`` are the names and surfaces of the other approved servers, with whose tools new text may interfere.
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
-    server = ApprovedServer(before, after)
-    changes = [*compare_server_info(before.server, after.server), *_report_undigestable_server(after)]
+    server = ApprovedServer(before, after, NeighbourTools.from_surfaces(after, neighbours))
+    changes = [*compare_server_info(before.server, after.server, server), *_report_undigestable_server(after)]
     for kind in ITEM_KINDS:
         changes.extend(_compare_lists(kind, before, after, server))
     return sort_changes(changes)
@@ -113,6 +115,8 @@ def _build_added_change(
     cues = find_new_item_cues(item.value, server) if old is None else find_new_cues(iter_strings(item.value), approved)
     kinds = [f"new_{code}" for code in cues]
     kinds += find_schema_alarms(item.value, approved)
+    if server.interferes(item, approved):
+        kinds.append("tool_shadowing")
     notes: list[str] = []
     if old is not None:
         kinds.insert(0, _choose_rename_kind(old, item, within_release, server))
@@ -177,7 +181,9 @@ _MAX_WORDS_IN_VERSION = 2  # as in 1.0.0-alpha.1+build.7
 _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 
 
-def compare_server_info(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
+def compare_server_info(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, server: ApprovedServer | None = None
+) -> Iterator[Change]:
     """Compare serverInfo, capabilities and instructions.
 
     If ``before`` is None, because the approval did not record these members, only text for the model is reported.
@@ -187,7 +193,7 @@ def compare_server_info(before: Mapping[str, Any] | None, after: Mapping[str, An
     if before is None:
         yield from _compare_without_baseline(after)
         return
-    approved = ApprovedText(dict(before))
+    approved = ApprovedText(dict(before), server)
     for member in dict(before) | dict(after):
         old, new = before.get(member, ABSENT), after.get(member, ABSENT)
         if not is_json_equal(old, new):

@@ -118,7 +118,9 @@ def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iter
 
 def _find_sentence_signals(sentence: str, location: ChangeLocation) -> Iterator[str]:
     server = location.approved.server
-    if any(fold_identifier(name) not in server.identifiers for name in find_ordered_identifiers(sentence)):
+    if server.names_other_server(sentence):
+        yield "tool_shadowing"
+    elif any(fold_identifier(name) not in server.identifiers for name in find_ordered_identifiers(sentence)):
         yield "foreign_identifier"
     if location.entity != "tool":
         return
