@@ -270,8 +270,8 @@ def test_a_removed_item_is_information_and_blocks_nothing() -> None:
         ("tool", "delete_note", "removed"),
         ("tool", "export_notes", "removed"),
         ("prompt", "weekly_review", "removed"),
-        ("resource", "index", "removed"),
-        ("resourceTemplate", "note", "removed"),
+        ("resource", "notes://index", "removed"),
+        ("resourceTemplate", NOTES["resourceTemplates"][0]["uriTemplate"], "removed"),
     }
     assert not blocked_by_default(changes)
     assert changes[0].after is ABSENT
@@ -468,9 +468,10 @@ def test_prompt_arguments_are_compared_by_name(edit: Any, severity: str, kind: s
 def test_a_resource_keeps_its_identity_by_address_or_else_by_name(
     member: str, edit: Any, field: str, severity: str, kind: str
 ) -> None:
+    key = "uri" if member == "resources" else "uriTemplate"
     changes = after_edit(lambda listing: listing[member][0].update(edit))
     assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
-        (severity, kind, NOTES[member][0]["name"], field)
+        (severity, kind, edit.get(key, NOTES[member][0][key]), field)
     ]
 
 
@@ -648,9 +649,9 @@ def test_what_the_server_says_about_itself_is_compared(
 def test_the_worst_comes_first_then_entity_name_and_path() -> None:
     def edit(listing: Listing) -> None:
         listing["serverInfo"]["version"] = "2"
-        listing["prompts"][0]["title"] = "Review"
+        listing["prompts"][0]["title"] = "Overview"
         tool(listing, "search_notes")["title"] = "Find"
-        tool(listing, "delete_note")["title"] = "Delete"
+        tool(listing, "delete_note")["title"] = "Bin"
         tool(listing, "delete_note")["description"] += POISON
         tool(listing, "delete_note")["icons"] = []
 
@@ -665,7 +666,7 @@ def test_the_worst_comes_first_then_entity_name_and_path() -> None:
 
 
 def test_a_change_as_json_leaves_out_the_side_that_is_absent() -> None:
-    (change,) = after_edit(_set("export_notes", "title", value="Export"))
+    (change,) = after_edit(_set("export_notes", "title", value="Save"))
     assert change.to_json() == {
         "entity": "tool",
         "name": "export_notes",
@@ -674,7 +675,7 @@ def test_a_change_as_json_leaves_out_the_side_that_is_absent() -> None:
         "kind": "text_added",
         "severity": "review",
         "reason": CHANGE_KINDS["text_added"].reason,
-        "after": "Export",
+        "after": "Save",
     }
 
 

@@ -62,7 +62,7 @@ WIDER = [
     ({"items": False}, {"items": {"type": "string"}}, "schema_loosened"),
     ({"prefixItems": [{"type": "string"}]}, {"prefixItems": []}, "subschema_removed"),
     ({"items": [{"type": "string"}]}, {"items": [{}]}, "type_removed"),
-    ({"anyOf": [{"type": "string"}]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}, "alternative_added"),
+    ({"anyOf": [{"type": "string"}]}, {"anyOf": [{"type": "string"}, {"type": "object"}]}, "alternative_added"),
     ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"oneOf": [{"type": "string"}]}, "subschema_removed"),
     ({"allOf": [{"type": "string"}, {"maxLength": 2}]}, {"allOf": [{"type": "string"}]}, "subschema_removed"),
     ({"allOf": [{"maxLength": 2}]}, {"allOf": [{"maxLength": 3}]}, "bound_loosened"),
@@ -86,7 +86,7 @@ WIDER = [
     ({"additionalProperties": {"maximum": 1}}, {"additionalProperties": {"maximum": 2}}, "bound_loosened"),
     ({"unevaluatedProperties": False}, {}, "additional_properties_opened"),
     ({"default": 1}, {"default": True}, "default_changed"),
-    ({"default": None}, {}, "default_changed"),
+    ({"default": 1}, {}, "default_changed"),
     ({"examples": ["a"]}, {"examples": ["b"]}, "examples_changed"),
     ({"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}, "reference_changed"),
     ({}, {"x-color": "red"}, "keyword_changed"),
@@ -420,7 +420,8 @@ def test_members_lost_by_all_schemas_at_once_are_information_only_if_left_out() 
 
 
 OUTPUTS = [
-    ({"type": "object"}, ABSENT, "review", "schema_removed"),
+    ({"type": "object"}, ABSENT, "info", "result_changed"),
+    ({"description": "All of it."}, ABSENT, "review", "schema_removed"),
     (ABSENT, {"type": "object"}, "info", "result_schema_added"),
     (ABSENT, {"description": "All of it."}, "review", "schema_added"),
     (
@@ -441,7 +442,7 @@ OUTPUTS = [
     ({"properties": {}}, {"properties": {"a": {}}}, "info", "result_changed"),
     ({"properties": {}}, {"properties": {"a": {"enum": ["x"]}}}, "review", "result_added"),
     ({"properties": {"a": {}}}, {"properties": {}}, "info", "result_changed"),
-    ({"maximum": 1}, {}, "review", "bound_removed"),
+    ({"maximum": 1}, {}, "info", "result_changed"),
 ]
 
 

@@ -134,12 +134,12 @@ def _build_added_change(
 
 def _choose_rename_kind(old: Item, new: Item, within_release: bool, server: ApprovedServer) -> str:
     """Choose the kind: a renamed item is normal in a new release unless its content has critical changes."""
-    is_other_name = fold_identifier(old.key) != fold_identifier(new.key)  # not only another notation
-    if (within_release and is_other_name) or any(
-        change.severity == CRITICAL for change in compare_items(old, new, server)
-    ):
+    same_name = fold_identifier(old.key) == fold_identifier(new.key)  # in another notation
+    same_text = is_json_equal(old.value.get("description"), new.value.get("description"))
+    if within_release and not (same_name and same_text):
         return "renamed"
-    return "renamed_in_release"
+    is_critical = any(change.severity == CRITICAL for change in compare_items(old, new, server))
+    return "renamed" if is_critical else "renamed_in_release"
 
 
 def _has_new_schema_generator(before: Surface, after: Surface) -> bool:
