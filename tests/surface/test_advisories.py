@@ -106,7 +106,7 @@ def test_every_kind_of_item_and_the_server_itself_are_read() -> None:
         ("server", "", "/instructions", "agent_instruction"),
         ("prompt", "p", "/arguments/0/description", "agent_instruction"),
         ("resource", "notes://1", "/description", "agent_instruction"),
-        ("resourceTemplate", "t", "/description", "agent_instruction"),
+        ("resourceTemplate", "notes://{id}", "/description", "agent_instruction"),
     ]
 
 
