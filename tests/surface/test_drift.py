@@ -270,8 +270,8 @@ def test_a_removed_item_is_information_and_blocks_nothing() -> None:
         ("tool", "delete_note", "removed"),
         ("tool", "export_notes", "removed"),
         ("prompt", "weekly_review", "removed"),
-        ("resource", "notes://index", "removed"),
-        ("resourceTemplate", NOTES["resourceTemplates"][0]["uriTemplate"], "removed"),
+        ("resource", "index", "removed"),
+        ("resourceTemplate", "note", "removed"),
     }
     assert not blocked_by_default(changes)
     assert changes[0].after is ABSENT
@@ -462,16 +462,15 @@ def test_prompt_arguments_are_compared_by_name(edit: Any, severity: str, kind: s
         ),
         ("resourceTemplates", {"uriTemplate": "https://{host}/{id}"}, "uriTemplate", "critical", "address_moved"),
         ("resourceTemplates", {"uriTemplate": "file://{+id}"}, "uriTemplate", "critical", "address_moved"),
-        ("resourceTemplates", {"title": "Note"}, "title", "review", "text_added"),
+        ("resourceTemplates", {"title": "Page"}, "title", "review", "text_added"),
     ],
 )
 def test_a_resource_keeps_its_identity_by_address_or_else_by_name(
     member: str, edit: Any, field: str, severity: str, kind: str
 ) -> None:
-    key = "uri" if member == "resources" else "uriTemplate"
     changes = after_edit(lambda listing: listing[member][0].update(edit))
     assert [(one.severity, one.kind, one.name, one.field) for one in changes] == [
-        (severity, kind, edit.get(key, NOTES[member][0][key]), field)
+        (severity, kind, NOTES[member][0]["name"], field)
     ]
 
 

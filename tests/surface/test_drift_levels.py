@@ -118,11 +118,3 @@ def test_the_same_alarm_in_many_tools_is_one_decision() -> None:
     after = [{**tool, "description": text} for tool in tools]
     changes = compare(surface_from_listing({"tools": tools}), surface_from_listing({"tools": after}))
     assert [len(decision.changes) for decision in group_decisions(changes)] == [5]
-
-
-def test_a_resource_is_named_by_its_uri() -> None:
-    before, after = (
-        surface_from_listing({"resources": [{"uri": "notes://today", "name": "today", "description": text}]})
-        for text in ("Notes.", "Notes of today.")
-    )
-    assert [change.name for change in compare(before, after)] == ["notes://today"]

@@ -96,7 +96,7 @@ class Item(Record):
 
     @property
     def label(self) -> str:
-        """The name in changes and findings: the URI of a resource or template, the name of a tool or prompt."""
+        """The name in findings of the scan: the URI of a resource or template, the name of a tool or prompt."""
         return self.key if self.kind in (RESOURCE, TEMPLATE) and self.key else self.name
 
     def field_digests(self) -> dict[str, str]:

@@ -244,7 +244,7 @@ def _compare_items(
     def find_changes(item: Item) -> tuple[Change, ...]:
         approved_items = approved_by_uri.get(item.key)
         if approved_items is None or item.digest is None:
-            return tuple(changes_by_name.get(item.label, ()))
+            return tuple(changes_by_name.get(item.name, ()))
         return tuple(
             change
             for approved_item in approved_items
@@ -292,7 +292,7 @@ def remove_suspicious_items(surface: Surface) -> Surface:
         return surface
 
     def is_harmless(item: Item) -> bool:
-        return (item.kind.entity, item.label) not in suspicious
+        return suspicious.isdisjoint({(item.kind.entity, item.name), (item.kind.entity, item.label)})
 
     server = surface.server
     if server is not None:

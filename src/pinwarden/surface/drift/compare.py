@@ -160,7 +160,7 @@ def _has_new_schema_generator(before: Surface, after: Surface) -> bool:
 
 
 def _locate_item(item: Item, field: str) -> ChangeLocation:
-    return ChangeLocation(entity=item.kind.entity, name=item.label, field=field, approved=ApprovedText(ABSENT))
+    return ChangeLocation(entity=item.kind.entity, name=item.name, field=field, approved=ApprovedText(ABSENT))
 
 
 def _value_or_absent(item: Item | None) -> object:

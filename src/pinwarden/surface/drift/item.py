@@ -68,7 +68,7 @@ def compare_items(
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)
         if is_json_equal(old, new):
             continue
-        location = ChangeLocation(entity=before.kind.entity, name=after.label, field=member, approved=approved).child(
+        location = ChangeLocation(entity=before.kind.entity, name=before.name, field=member, approved=approved).child(
             member
         )
         for change in _compare_member(before, location, old, new, new_schema_generator):
@@ -76,7 +76,7 @@ def compare_items(
             yield change
     if no_change_reported:
         # The digests differ, so there is a change even if no rule found it.
-        location = ChangeLocation(entity=before.kind.entity, name=after.label, field="", approved=approved)
+        location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
         yield location.build_change("changed", before.value, after.value)
 
 
