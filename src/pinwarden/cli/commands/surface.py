@@ -125,10 +125,10 @@ def diff(args: Namespace) -> int:
 
 def _read_other_servers(before: Surface, after: Surface) -> list[tuple[str, Surface]]:
     """Read the other servers that the lock of this folder's project approves; none if there is no valid lock."""
-    from pinwarden.cli.project_arguments import current_project
+    from pinwarden.cli.project_arguments import find_current_project
     from pinwarden.project.approval_candidate import read_neighbours
 
-    lock = current_project().lock
+    lock = find_current_project().lock
     try:
         neighbours = read_neighbours(lock, "") if lock.is_file() else []
     except PinwardenError:
