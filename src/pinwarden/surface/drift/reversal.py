@@ -20,7 +20,7 @@ _MIN_WORDS = 2  # content words of a sentence that can be recognised as the same
 
 _NEGATIONS = parse_words(
     "not no never none nothing neither nor without cannot can't don't doesn't didn't won't isn't aren't wasn't mustn't "
-    "shouldn't needn't nobody nowhere dont cant wont avoid refuse refuses"
+    "shouldn't needn't nowhere dont cant wont avoid refuse refuses"
 )
 _RESTRICTIONS = parse_words("only solely exclusively unless except until")
 _QUANTIFIERS = parse_words("all any every each some one single selected specific given both either whole entire")
