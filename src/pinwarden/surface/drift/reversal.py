@@ -137,7 +137,8 @@ def _lifts_restriction(new: _Sentence, old: _Sentence) -> bool:
     """Whether two sentences begin or end alike, and one that had a restriction now says "all" or "any"."""
     universal = _UNIVERSAL.intersection(new.words) - _UNIVERSAL.intersection(old.words)
     is_short = max(len(new.words), len(old.words)) <= _MAX_SHORT_SENTENCE
-    is_alike = (new.content & old.content).total() >= 1
+    shorter = min(new.content.total(), old.content.total())
+    is_alike = (new.content & old.content).total() * 2 >= max(shorter, 2)
     return bool(universal) and is_short and is_alike and new.guards < old.guards
 
 
@@ -160,8 +161,8 @@ def _is_opposite(new: _Sentence, old: _Sentence) -> bool:
         return False
     if new.negations % 2 != old.negations % 2 or new.guards < old.guards:
         return True
-    if new.quantifiers and old.quantifiers and new.quantifiers.total() == old.quantifiers.total():
-        return new.quantifiers != old.quantifiers
+    if bool(_UNIVERSAL.intersection(new.quantifiers)) > bool(_UNIVERSAL.intersection(old.quantifiers)):
+        return bool(old.quantifiers)  # one or a given thing became all
     groups = [Counter(_OPPOSITE_GROUP[word] for word in side.elements()) for side in (new.opposites, old.opposites)]
     return new.opposites != old.opposites and groups[0] == groups[1]
 

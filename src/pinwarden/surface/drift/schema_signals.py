@@ -103,6 +103,7 @@ _EXTENT = parse_words(
     "user's users everything exact raw your agent agent's model model's assistant assistant's own chain available "
     "developer hidden chat conversation session process dump relevant"
 )
+_TECHNICAL_NAMES = parse_words("id ids key name type url path limit count token cursor page")
 _FREE_KEYWORDS = frozenset({"enum", "const", "format", "pattern", "$ref"})
 _MAX_GAP = 2  # words between an extent and what it is the extent of
 
@@ -112,7 +113,7 @@ def asks_for_conversation(name: str, schema: Any) -> bool:
     if not isinstance(schema, dict) or not _FREE_KEYWORDS.isdisjoint(schema) or not _takes_free_text(schema):
         return False
     words = split_name_words(name)
-    if words and words[-1] in ("id", "ids", "key", "name", "type", "url", "path", "limit", "count"):
+    if words and words[-1] in _TECHNICAL_NAMES:
         return False
     return _is_about_knowledge(words, _MAX_GAP) or mentions_conversation(schema.get("description"))
 

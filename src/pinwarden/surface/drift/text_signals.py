@@ -18,7 +18,8 @@ _WORD = re.compile(r"[^\s,;:()\[\]{}\"`]+")
 # Orders that name something that the server does not have
 
 _CALL_ORDER = lazy_pattern(
-    r"\b(?:call|use|using|invoke|run|execute|trigger|prefer|consult|chain|via|through|to|with|from|before|after)\s+"
+    r"\b(?:call|invoke|run|execute|trigger|consult|(?:always|must|then|also|first|instead) use"
+    r"|(?:hand|pass|give|send)\b[^.]{0,60}? to)\s+"
     r"(?:(?:the|a|an|your|our|also|only|first|then|tool|function|named|called|always|it|into)\s+){0,3}"
     r"[`'\"*]{0,3}([A-Za-z][\w.\-]{2,80})(?:\(\))?[`'\"*]{0,3}",
     re.IGNORECASE,
@@ -76,13 +77,13 @@ _WRITING = parse_words(
 )
 _READING = parse_words(
     "get list read search find fetch describe show view query check count is has lookup look browse inspect analyze "
-    "analyse validate explain compare summarize preview retrieve download export watch monitor test ping status diff "
-    "generate compute calculate convert parse resolve recommend suggest"
+    "analyse validate explain compare summarize preview retrieve watch monitor ping status diff"
 )
 _DESTROYING = parse_words("delete remove drop purge wipe destroy erase truncate uninstall overwrite kill terminate")
 _CLAIMS_READ_ONLY = lazy_pattern(
-    r"\bread[ -]?only\b|\b(?:does|do|will|can) ?not? (?:modify|change|write|delete|alter|mutate)\b"
-    r"|\b(?:no|without) (?:side[ -]effects?|modif\w+|changes|writes)\b|\bnever (?:modif|chang|writ|delet|alter)\w+\b",
+    r"\b(?:is|are|purely|strictly|completely) (?:a )?read[ -]?only\b|^\W*read[ -]?only\b"
+    r"|\b(?:does not|never|will not) (?:modif(?:y|ies)|changes?|writes?|alters?) (?:any|anything|data)\b"
+    r"|\b(?:no|without) (?:side[ -]effects?|modifications?|changes|writes)\b",
     re.IGNORECASE,
 )
 
@@ -133,7 +134,7 @@ _PREDICATE = lazy_pattern(
 )
 _UNAMBIGUOUS = parse_words(
     "delete remove overwrite install uninstall send upload publish modify purge wipe destroy erase deploy push "
-    "transfer forward pay purchase buy approve grant revoke terminate kill disable submit rename insert append add"
+    "transfer forward pay purchase buy approve grant revoke terminate kill disable submit"
 )
 
 
