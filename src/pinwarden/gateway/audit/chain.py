@@ -58,14 +58,17 @@ def append_events(database: Database, batch: JournalBatch, last: int | None = No
 
 
 class _EntryEncoder:
-    """Encodes the entries of a batch. Calls with the same template share a line with five placeholders."""
+    """Encodes the events of a batch as lines of the log.
+
+    The lines of calls that share an event differ in five values, so the line is built once, with placeholders.
+    """
 
     def __init__(self, batch: JournalBatch) -> None:
         self._batch = batch
         self._templates: dict[int, str] = {}
 
     def encode(self, recorded: JournalEvent, number: int, previous: str, nth: int) -> str:
-        """Return the line of an entry."""
+        """Return the line for an event. ``previous`` is the hash of the previous line."""
         at = format_time(recorded.at)
         if not recorded.request_id:
             return self._encode_entry(recorded.event, number, previous, at, nth)
@@ -85,7 +88,7 @@ class _EntryEncoder:
         return encode_entry(entry).decode()
 
     def _make_template(self, event: AuditEvent) -> str:
-        """Return a line with placeholders for the values of a call, in the order of the sorted members."""
+        """Return a line with placeholders for the five values, in the order in which canonical JSON has them."""
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
         marked = replace(event, call=f"{event.call}{mark}c")
@@ -161,10 +164,10 @@ def _build_like_pattern(name: str, text: str) -> str:
 
 
 def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
-    """Yield all rows in order: number, line, and the columns for run and count. Includes rows with invalid numbers."""
+    """Yield all rows in order: number, line, and the columns ``source`` and ``nth``. Includes numbers below 1."""
     columns = "SELECT number, entry, source, nth FROM audit_entry"
     page = database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
-    after = 0
+    after = page[-1][0] if page else 0
     while True:
         for number, text, source, nth in page:
             yield number, str(text).encode("utf-8", "surrogatepass"), (source, nth)
