@@ -24,7 +24,10 @@ _Stamp = tuple[int, int, int]
 
 
 class LockApprovals:
-    """An `ApprovedSource` that reads a lockfile. Raises if the lock is missing, invalid or tampered with."""
+    """An `ApprovedSource` that reads a lockfile.
+
+    `get_current` raises if the lock is missing, invalid or tampered with.
+    """
 
     def __init__(
         self, lock: Path, server: str, client: str | None = None, shared: SharedApprovals | None = None
@@ -83,7 +86,7 @@ class LockApprovals:
 
 
 def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
-    """Return the approved surface of a server, and the digest of its file."""
+    """Return the approved surface of a server, and the digest of the file that contains the surface."""
     from pinwarden.lock import lock_store
     from pinwarden.lock.extension import read_extension
     from pinwarden.lock.lockfile import refuse_if_tampered, verify
@@ -126,7 +129,7 @@ class FirstUseApprovals:
         self._generation = 0
 
     def get_current(self) -> ApprovedSurface | None:
-        """Return the trusted surface; None if the server was never used."""
+        """Return the trusted surface; None if the server has none yet."""
         with self._lock:
             if self._next_refresh is None or self._clock() >= self._next_refresh:
                 pause = self._refresh()
@@ -134,7 +137,7 @@ class FirstUseApprovals:
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Trust the first surface. If another process has already trusted a surface, returns that surface."""
+        """Trust the server's first surface. If another process has already trusted one, returns that one instead."""
         with self._lock:
             self._set(self._trusted.trust_first_use(self._server, surface, now()))
             assert self._known is not None  # noqa: S101 - set in the line above

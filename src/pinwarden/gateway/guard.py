@@ -74,8 +74,8 @@ DEFAULT_SESSION_LIMITS = SessionLimits()
 class ApprovedSource(Protocol):
     """Reads approvals: from the lock, or from the store of servers that were trusted on first use.
 
-    All methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read; the gateway
-    then blocks everything. None would mean that the first use may be trusted.
+    Methods may be called from any thread. They raise ``PinwardenError`` if the approvals cannot be read; the gateway
+    then blocks everything.
     """
 
     def get_current(self) -> ApprovedSurface | None:
@@ -249,7 +249,7 @@ class Guard:
         )
 
     def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:
-        """Check the tool definitions in a result that is not a list. Returns None if there are none."""
+        """Check the tool definitions in a result that is not a list. Returns None if all are approved."""
         from pinwarden.gateway.gates.server_requests import check_tools_of_result
 
         definitions = self._check_definitions(result, client)

@@ -134,7 +134,7 @@ _USES = {
 """The kind of the item that a request uses, and the member with the item's key, by method."""
 _SERVER_METHODS = (SAMPLING, ELICITATION, ROOTS)
 EVENTS = (*LIST_METHODS, *_USES, *_SERVER_METHODS)
-"""The events that these interceptors handle."""
+"""The events that the gateway's interceptors handle."""
 _SEVERITY = {BLOCK: "error", WARN: "warn"}
 
 
@@ -208,7 +208,7 @@ def _build_gate_interceptor(
 
 
 def _unwrap(payload: Any, member: str) -> dict[str, Any]:
-    """Return this member of the payload if it is a complete message, otherwise the payload."""
+    """Return this member of the payload if the payload is a complete message; otherwise the payload itself."""
     if isinstance(payload, dict) and isinstance(payload.get(member), dict):
         payload = payload[member]
     if not isinstance(payload, dict):

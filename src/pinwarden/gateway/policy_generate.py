@@ -218,7 +218,7 @@ def _get_content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
 
 
 def _may_belong_to_project(reviews: Sequence[Review], baseline: str) -> bool:
-    """Whether a definition may come from this project. Only reviews state a project."""
+    """Whether a definition may come from this project. Without reviews, which name a project, it may come from any."""
     return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
 
 
@@ -250,7 +250,7 @@ class _UsageIndex:
         for entry in read_entries(state.audit_database):
             event = entry.event
             # Listed items are recorded as allowed or warned too; only a use has a correlation id.
-            # Fetching a result and server requests do not count as calls.
+            # Requests about tasks, and requests of servers, do not count as calls.
             if not event.item or event.method.startswith("tasks/") or event.method in SERVER_REQUESTS:
                 continue
             if event.kind == CALLED or (event.kind in (ALLOWED, WARNED) and event.call):
@@ -343,7 +343,7 @@ _DANGER_HINTS = ("destructiveHint", "openWorldHint")
 
 
 def _find_full_name(observation: Observation) -> str:
-    """Return the original name. The database may have truncated it."""
+    """Return the item's name from its definition, because the name in the database may be truncated."""
     return str(observation.value[_KEY_OF[observation.entity]])
 
 

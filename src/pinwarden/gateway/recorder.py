@@ -28,7 +28,7 @@ class OutputRecorder(Protocol):
     """Records outputs, from any thread. Raises ``PinwardenError`` if an output cannot be recorded."""
 
     def record(self, output: SessionOutput) -> None:
-        """Record an output without waiting for the disk, unless it is durable."""
+        """Record an output. Waits for the disk only if ``output.durable`` is set."""
 
     def record_durably(self, output: SessionOutput) -> None:
         """Record an output, and return when its events would survive a power failure."""
@@ -49,7 +49,7 @@ class Recorder:
         self._lock = Lock()
 
     def record(self, output: SessionOutput) -> None:
-        """Record an output without waiting for the disk, unless it is durable."""
+        """Record an output. Waits for the disk only if ``output.durable`` is set."""
         self._record(output, durably=output.durable)
 
     def record_durably(self, output: SessionOutput) -> None:

@@ -104,7 +104,7 @@ class RemoteBridge:
         self._session: dict[str, str] = {}
         """The headers of the session: its id and the revision that ``initialize`` agreed on."""
         self._open: dict[str, HttpClient] = {}
-        """The connections of open requests, by the JSON text of the request id."""
+        """The HTTP clients of open requests, by the type and text of the request id (`_make_key`)."""
         self._lock = Lock()
         self._idle: LifoQueue[HttpClient] = LifoQueue(_MAX_IDLE_CLIENTS)
         self._threads = ThreadPoolExecutor(_MAX_REQUESTS, thread_name_prefix="request")

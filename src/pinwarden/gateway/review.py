@@ -90,7 +90,7 @@ def _get_content_key(decision: Review | StoredApproval) -> _ContentKey:
 
 
 def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
-    """Return the running gateways that have a server of that name but do not apply the approval, by definition."""
+    """Return, for each approved definition, the running gateways that have a server of its name but do not apply it."""
     places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_get_content_key(approval), []).extend(follower.place for follower in followers)
@@ -193,7 +193,7 @@ def _describe_decision(review: Review) -> str:
 def approve_reviews(
     state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str
 ) -> Report:
-    """Approve the pending changes with these names, all or none.
+    """Approve the pending changes with these names. If one of them cannot be approved, approves none.
 
     1. Find the reviews. Each must be pending and match its name.
     2. Compute the new surface of each server, and check that it can be written.
@@ -374,7 +374,7 @@ def _check_decided(review: Review) -> Review:
 def _remove_approved(
     state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]
 ) -> dict[str, Surface]:
-    """Return the approved surfaces that these reviews changed, with the previous definitions."""
+    """Return the approved surfaces that these reviews changed, with the previous definitions restored."""
     changed: dict[str, Surface] = {}
     for review in reviews:
         previous = _find_previous(state, review)
@@ -388,7 +388,7 @@ def _remove_approved(
 
 
 def _find_previous(state: GatewayState, review: Review) -> Review | None:
-    """Return the review with the definition that was approved before; None if the item was new."""
+    """Return a copy of the review that has the previously approved definition; None if the item was new."""
     if not review.expected:
         return None
     for digest in review.expected.split() if " " not in review.expected else ():

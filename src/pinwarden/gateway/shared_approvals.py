@@ -4,8 +4,8 @@ Approving a change on one host writes the lock of that host and the shared datab
 approval if it has the same server (not just a server of the same name), and if its own lock approves the definition
 that the change replaced. Otherwise, only the lock of that gateway counts.
 
-While the database is unavailable, the known approvals still apply. If a row in the database does not match its name,
-the gateway blocks everything from that server.
+While the database is unavailable, the known approvals still apply. If an approval in the database does not match its
+name, which is a digest of its content, the gateway blocks everything from the approval's server.
 """
 
 from __future__ import annotations
@@ -206,8 +206,9 @@ class SharedApprovals:
 def _apply_approvals(
     approved: Surface, approvals: Sequence[StoredApproval]
 ) -> tuple[Surface, list[str], list[StoredApproval]]:
-    """Apply approvals in order, several times, because an approval may replace a definition that a later one approves.
+    """Apply approvals in order, and try the remaining ones again as long as one could be applied.
 
+    An approval may replace a definition that only a later approval adds.
     Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
     """
     names: list[str] = []

@@ -212,7 +212,10 @@ class LogEntry(Record):
 
 
 class AuditHead(Record):
-    """The number and hash of the last entry of a log. Kept outside the log, it proves that no earlier entry changed."""
+    """The number and hash of the last entry of a log.
+
+    A copy that is kept outside the log reveals whether this entry or an earlier one was changed.
+    """
 
     number: int
     hash: str
@@ -297,7 +300,7 @@ _MAX_BREAKS = 100  # in a report
 
 
 class ChainBreak(Record):
-    """An entry that does not fit into the chain, which shows that the log was changed."""
+    """A place where the chain is broken: an entry that does not fit, or that is missing."""
 
     number: int
     code: str
@@ -316,7 +319,7 @@ class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
-        """Verify the entries after the head ``start``. No head in ``heads`` may be older."""
+        """Verify the entries after the head ``start``. The chain must contain ``heads``, none older than ``start``."""
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)
@@ -328,7 +331,7 @@ class ChainVerifier:
         self._compare_with_heads(start)
 
     def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
-        """Check the next entry. ``columns`` is the run and count stored with the entry in the database."""
+        """Check the next entry. ``columns`` are ``source`` and ``nth`` in its database row; None for an export."""
         if number < 1:  # no gateway writes such an entry
             self._add_break(number, "moved")
             return

@@ -37,7 +37,7 @@ from pinwarden.gateway.audit.event import KINDS, AuditEvent, encode_event, parse
 from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
-_OLDER_MAGIC = b"pinwarden-journal/3 "  # without calls that have a string as request id
+_OLDER_MAGIC = b"pinwarden-journal/3 "  # the format before calls with a string as request id
 _HEADER = 256  # bytes, filled up with spaces
 WORD = 8  # bytes
 CALL = 3 * WORD  # bytes of a call: template with checksum, request id, time
@@ -240,7 +240,10 @@ class Journal:
     def read(
         self, since: JournalPosition, until: JournalPosition, max_bytes: int
     ) -> tuple[JournalBatch, JournalPosition]:
-        """Return the events after a position, at least one and at most ``max_bytes``, and the position after them."""
+        """Return the events after ``since``, at least one and at most ``max_bytes``, and the position after them.
+
+        Reads no event after ``until``. Raises ``AUDIT_TAMPERED`` if the data is invalid.
+        """
         length = until.offset - since.offset
         data = _read_at(self._descriptor, min(length, max(max_bytes, _MAX_RECORD)), since.offset)
         events, position = _parse_records(data, since, self.templates, max_bytes=max_bytes)
@@ -274,7 +277,7 @@ class Journal:
         )
 
     def close(self, *, remove: bool) -> None:
-        """Close the file, and remove it if ``remove`` says that the database has all its events."""
+        """Close the file. Pass ``remove`` if the database has all its events: the file is then deleted."""
         if remove:
             with suppress(OSError):
                 self.path.unlink()
@@ -422,7 +425,7 @@ def _unpack_known_event(body: bytes) -> JournalEvent | None:
 
 
 def _has_no_finished_record(descriptor: int, position: JournalPosition, size: int) -> bool:
-    """Whether there is no more data after a position, or only a record that a killed process did not finish.
+    """Whether a position is followed by no data, or only by a record that a killed process did not finish.
 
     Bytes that were not written are zero. If the first word is missing, the length of the record is unknown. A record
     without zeros was copied completely, so only its checksum may be missing.

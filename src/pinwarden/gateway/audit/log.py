@@ -6,7 +6,7 @@
 
 While the database is unavailable, events wait in the journal and reach the chain later, in order. With
 ``when_unavailable="refuse"``, `record` raises in that time, so that the gateway forwards nothing. With ``"spool"``, it
-records until the journal is full. Refusals are recorded in either case.
+records until the journal is full. `record_durably` does so in either case.
 """
 
 from __future__ import annotations

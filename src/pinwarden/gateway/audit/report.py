@@ -47,7 +47,7 @@ class EntryFilter(Record):
 
 
 def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """Return the report of ``pinwarden audit verify``: the chain in the database."""
+    """Verify the chain in the database. Returns the report of ``pinwarden audit verify``."""
     earlier = [_EarlierExport(path) for path in exports]
     all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
     verifier = ChainVerifier(all_heads)
@@ -58,7 +58,7 @@ def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequenc
 
 
 def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """Return the report of ``pinwarden audit verify`` for an exported file, which may begin anywhere in the chain."""
+    """Verify an exported file, which may begin anywhere in the chain. Returns the report of ``audit verify``."""
     earlier = [_EarlierExport(export_path) for export_path in exports]
     all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
     verifier: ChainVerifier | None = None
@@ -102,7 +102,7 @@ class _EarlierExport:
         self._lines = _read_lines(path)
 
     def differs(self, number: int, line: bytes) -> bool:
-        """Whether the export has another line for an entry of the log. Entries must be passed in order.
+        """Whether the export has a different line for an entry of the log. Entries must be passed in order.
 
         The last line is not compared here, because the verifier compares it as a head.
         """
@@ -125,7 +125,7 @@ def _build_empty_error(path: Path) -> PinwardenError:
 
 
 def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
-    """Return the newest selected entries, in log order."""
+    """Return the newest ``count`` selected entries, the oldest of them first."""
     entries = audit_chain.read_newest_entries(state.audit_database, selected.list_required_members())
     return list(reversed(list(_select_entries(entries, count, selected))))
 
@@ -148,7 +148,10 @@ def build_tail_report(entries: Sequence[LogEntry]) -> Report:
 
 
 def export_entries(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> AuditHead:
-    """Write the entries after a number, one per line, exactly as they are stored. Returns the head."""
+    """Write the entries after a number, one per line, exactly as they are stored.
+
+    Returns the head of the written entries; `EMPTY_HEAD` if there are none.
+    """
     head = EMPTY_HEAD
     for number, line in audit_chain.read_lines(state.audit_database, after):
         write(line + b"\n")

@@ -206,7 +206,7 @@ def check_request_content(
 
 
 def check_tools_of_result(method: str, definitions: Sequence[Verdict]) -> CheckedRequest | None:
-    """Decide about a result that is not a list but contains tool definitions; None if all definitions are approved."""
+    """Return the verdicts about a result that is not a list but contains tool definitions; None if all are approved."""
     unapproved = _select_unapproved(definitions)
     if not unapproved:
         return None

@@ -182,7 +182,7 @@ class Backend:
 
     @property
     def failing(self) -> bool:
-        """Whether the last session failed to open."""
+        """Whether the server is marked as failing (`Upstream.failing`)."""
         return self.upstream.failing
 
     def mark_failing(self) -> None:

@@ -86,7 +86,7 @@ class Bridge:
     # From clients
 
     def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """Respond to a request, or forward it to a server."""
+        """Respond to a request, or forward it to a server. Returns an id for `cancel`."""
         self.last_used = self._manager.clock()
         self._last_key += 1
         key: RequestId = (RelayedRequest, self._last_key)
@@ -194,7 +194,7 @@ class Bridge:
     # Sessions with servers
 
     def _open_if_due(self, upstream: Upstream) -> None:
-        """Open a session with a server, unless it is open or was just attempted.
+        """Start to open a session with a server, unless one is open or the last attempt was a short time ago.
 
         Requests wait for the first attempt, and for the attempt after a lost session. If a server does not respond,
         lists omit it, and the bridge tries again later.

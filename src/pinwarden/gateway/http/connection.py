@@ -1,4 +1,4 @@
-"""`ClientConnection` handles the requests of one client connection, `ClientConnections` limits all connections."""
+"""`ClientConnection` handles the requests on one connection; `ClientConnections` enforces limits across all of them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ class ClientConnections:
         return ClientConnection(self)
 
     def add(self, connection: OpenConnection) -> bool:
-        """Add a connection. At the limit, closes another connection first, or returns False if none can be closed."""
+        """Add a connection. At the limit, closes an older connection first.
+
+        Returns False if no connection can be closed, or if the gateway is shutting down.
+        """
         if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
         self.unauthenticated[connection] = None
@@ -128,7 +131,10 @@ class ClientConnections:
         self.open.discard(connection)
 
     def _evict_one(self) -> bool:
-        """Close the oldest unauthenticated connection, or an idle one of the client with the most connections."""
+        """Close the oldest unauthenticated connection, or an idle one of the client with the most connections.
+
+        Returns False if there is neither.
+        """
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             counts = Counter(connection.client for connection in self.open)
@@ -307,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
     # Slow readers
 
     def pause_writing(self) -> None:
-        """Stop reading from this client, because its write buffer is full, until the client reads."""
+        """Read no further requests until the client reads its responses, because the write buffer is full."""
         if self._transport is None or self._closing:
             return
         self._backlog = WriteBacklog(self._loop.time(), self.unsent_bytes)

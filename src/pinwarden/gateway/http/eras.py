@@ -45,7 +45,10 @@ class BridgedRoute:
 
 
 def choose_stateless_route(route: Route, message: ParsedMessage) -> Route:
-    """Return the route of a stateless request: directly to a stateless server, or over a bridge."""
+    """Return ``route``; for a server that is not known to be stateless, a route over a bridge.
+
+    ``server/discover`` never takes the bridge, and neither does a subscription to a server of unknown era.
+    """
     if not isinstance(route, Upstream) or route.era == STATELESS or message.method == "server/discover":
         return route
     return route if message.method == LISTEN and not route.era else BridgedRoute(route)
@@ -82,7 +85,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     sink: ResponseSink,
     parameters: bytes,
 ) -> None:
-    """Relay ``server/discover`` to a server of unknown era. Clients that do so at the same time share one process."""
+    """Relay ``server/discover`` to a server of unknown era, for one client at a time (`serialize_era_detection`)."""
     conversation, request_id = None, None
     try:
         async with upstream.serialize_era_detection(manager.limits.merged_opening_seconds / 2):

@@ -2,8 +2,8 @@
 
 Lists contain the items of all servers, with the server's name as prefix: ``server__name`` for tools and prompts,
 ``server+uri`` for resources. A slug contains neither separator, so no server can use the names of another. A request
-goes to the server that its prefix names, with the prefix removed. All messages of a server pass its session first, as
-at its own path.
+goes to the server that its prefix names, with the prefix removed. Each server's messages are checked by a session, in
+the same way as at the server's own path.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MergedRoute:
 
 
 def create_merged_route() -> Callable[[GatewayClient], MergedRoute]:
-    """Create the route of `/mcp`, which all clients share."""
+    """Return a function that returns the route of `/mcp` for a client. All clients get the same route."""
     route = MergedRoute()
     return lambda _: route
 
@@ -89,7 +89,7 @@ class MergedConversation(Bridge):
     def __init__(self, manager: SessionManager, client: GatewayClient) -> None:
         super().__init__(manager, client)
         self._late_lists: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
-        """Tasks of lists that missed their deadline."""
+        """Tasks that still wait for a list after its deadline, by server and method."""
         self._long_names: dict[str, tuple[str, str]] = {}
 
     def close(self, reason: str) -> None:
@@ -194,7 +194,7 @@ class MergedConversation(Bridge):
         sink.respond(ParsedMessage(data=data, value={"id": message.members["id"], "result": {}}), 0)
 
     async def _list_items(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """List the items of one server. Raises `BackendError` after a timeout, because the merged list waits for it."""
+        """List the items of one server. Raises `BackendError` after a timeout, so that clients need not wait."""
         key = backend, method
         if key in self._late_lists:
             raise BackendError(SERVER_UNAVAILABLE, "the server has not sent its list yet")
@@ -264,7 +264,7 @@ class MergedConversation(Bridge):
         await self._relay(upstream, _replace_name(message, path, own_name), sink, parameters, relayed)
 
     def _find_target(self, message: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
-        """Return the path of the name in the request, the server's slug, and the server's own name."""
+        """Return the path of the member that names an item, the server's slug, and the item's name at that server."""
         path: tuple[str, ...]
         if message.method in _ROUTED:
             path = ("params", _ROUTED[message.method])

@@ -124,7 +124,7 @@ class MessageRelay(ABC):
         self._queue = SessionQueue(limits.max_unsent_bytes, budget, self._on_overflow, self._on_error)
         self._refusals = PendingRefusals(limits.max_in_flight)
         self._slow_requests = 0
-        """Queued requests of the client that take long to check."""
+        """The number of queued requests of the client that take long to check."""
 
     @property
     def client(self) -> str:

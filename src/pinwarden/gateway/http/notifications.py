@@ -31,7 +31,7 @@ class EventSink(Protocol):
 
 
 class NotificationStream:
-    """The event stream of one conversation. Messages are queued until the client opens it."""
+    """The notification stream of one conversation, and the queue of messages until the client opens the stream."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -95,7 +95,7 @@ class ListChangedThrottle:
     __slots__ = ("_deferred", "_deliver", "_forwarded", "_seconds")
 
     def __init__(self, seconds: float, deliver: Callable[[bytes], None]) -> None:
-        """``deliver`` is called at the end of an interval with its last deferred notification."""
+        """``deliver`` is called at the end of an interval with the last deferred notification of each kind."""
         self._seconds = seconds
         self._deliver = deliver
         self._forwarded: dict[_Key, int] = {}

@@ -55,16 +55,16 @@ class OpenRequests:
         return len(self.by_id) >= self._max_open
 
     def is_id_in_use(self, request_id: RequestId) -> bool:
-        """Whether another request uses this id."""
+        """Whether an open or abandoned request uses this id."""
         return request_id in self.by_id or request_id in self.abandoned
 
     def add(
         self, message: ParsedMessage, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
     ) -> tuple[ParsedMessage, RequestId]:
-        """Add a request. Returns the message and the id for the server.
+        """Add a request. Returns the message to send to the server, and its id there.
 
-        If another request uses the same id or progress token, both are rewritten. In a shared process, ids and tokens
-        are always rewritten, because other clients may use the same values.
+        If an earlier request uses the same id or progress token, the new request gets an unused id, which also replaces
+        its progress token. In a shared process, every request gets one, because other clients may use the same values.
         """
         token = message.progress_token
         if shared or self.is_id_in_use(request_id) or (token is not None and token in self._tokens):
@@ -80,7 +80,7 @@ class OpenRequests:
         return message, request_id
 
     def is_token_in_use(self, token: RequestId) -> bool:
-        """Whether another request uses this progress token."""
+        """Whether an open request uses this progress token."""
         return token in self._tokens
 
     def add_call(self, request_id: RequestId, call: ToolCall, token: RequestId | None) -> None:
@@ -91,12 +91,12 @@ class OpenRequests:
             self._tokens[token] = request_id
 
     def allocate_id(self) -> RequestId | None:
-        """Allocate an integer id for a call whose own id is in use; None if a client uses the allocated id."""
+        """Return an integer to use instead of a call's own id; None if an open request happens to use that integer."""
         request_id = (int, next(_NEW_IDS))
         return None if request_id in self.by_id else request_id
 
     def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
-        """Remove a request that got its response, or that will get none."""
+        """Remove and return a request that got its response or will get none; None if no request has this id."""
         pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
@@ -183,7 +183,7 @@ class PendingRequest:
 
 
 def rewrite_id(message: ParsedMessage, request_id: str) -> ParsedMessage:
-    """Replace the id of a request, and its progress token by the same id."""
+    """Replace the id of a request. If the request has a progress token, the new id replaces that too."""
     text = b'"' + request_id.encode() + b'"'
     data = replace_value(message.data, ("id",), text)
     if message.progress_token is not None:
@@ -333,7 +333,7 @@ class ToolCall(PostedRequest):
     # For the client's connection
 
     def handle_disconnect(self) -> None:
-        """Cancel a call of the stateless era, because the client disconnected."""
+        """Handle that the client disconnected: a stateless call is cancelled, a call in a session continues."""
         self._connection = None
         if self._stateless:
             self._conversation.cancel(self.request_id)

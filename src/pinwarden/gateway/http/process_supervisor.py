@@ -111,7 +111,10 @@ class ProcessSlots:
         self.occupied -= 1
 
     def _choose_to_evict(self, client: str) -> SlotHolder | None:
-        """Choose a process of the client with the most slots: an idle process, or any if the client has over half."""
+        """Choose a process of the client with the most slots: an idle process, or any if it has over half of all slots.
+
+        Returns None if there is no such process, or if ``client`` would then have more slots than that client.
+        """
         counts = Counter(holder.client for holder in self._holders)
         highest = max(counts.values(), default=0)
         if highest < counts[client] + 2:

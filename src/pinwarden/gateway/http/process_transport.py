@@ -114,7 +114,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self.write(message.data)
 
     def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Write one message."""
+        """Write a tool call."""
         del call, message, name
         self.write(body)
 

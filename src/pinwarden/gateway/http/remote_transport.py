@@ -207,12 +207,12 @@ class RemoteTransport:
                 self.send(ParsedMessage(encode(notification), notification), b"")
 
     def check_hang(self, since: float) -> bool:
-        """Return False, so that the conversation ends. No other conversation depends on it."""
+        """Return False, so that the conversation ends. No other conversation uses this transport."""
         del since
         return False
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Cancel the gateway's own requests and notifications that are overdue."""
+        """Cancel requests and notifications that were sent before a time, except the requests in ``keep``."""
         for request_id, (_, sent_at) in tuple(self._posts.items()):
             if sent_at < before and request_id not in keep:
                 self.cancel(request_id)

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Opener = Callable[[TransportOwner], UpstreamTransport]
 HANDSHAKE = "handshake"
-"""Revisions in which a client opens a session with ``initialize``."""
+"""The protocol era of revisions in which a client opens a session with ``initialize``."""
 STATELESS = "stateless"
-"""Revisions in which every request is self-contained."""
+"""The protocol era of revisions in which every request is self-contained."""
 _REVOKED = "the token was revoked"
 
 
@@ -112,7 +112,7 @@ class Upstream:
         self.era = ""
         """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
-        """Whether the last conversation ended without any message from the server."""
+        """Whether the last conversation ended without a message from the server, or could not be opened in time."""
         self._era_lock = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
@@ -236,10 +236,10 @@ class SessionManager:
         self._conversations: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.generation = 0
-        """Incremented when the set of servers changes."""
+        """Incremented when the set of servers changes or a server's era is forgotten. Invalidates cached routes."""
 
     def get_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation:
-        """Return the conversation for all stateless requests with one token."""
+        """Return the conversation for all stateless requests with one token on a route. Opens it if necessary."""
         key = route.slug, client
         conversation = self._stateless.get(key)
         if conversation is None or conversation.closed:
@@ -247,14 +247,14 @@ class SessionManager:
         return conversation
 
     def find_stateless_conversation(self, route: Route, client: GatewayClient) -> AnyConversation | None:
-        """Return the conversation for stateless requests; None if it is not open."""
+        """Return the conversation that `get_stateless_conversation` would return; None if it is not open."""
         conversation = self._stateless.get((route.slug, client))
         return None if conversation is None or conversation.closed else conversation
 
     def adopt_stateless_conversation(
         self, route: Route, client: GatewayClient, conversation: AnyConversation
     ) -> AnyConversation:
-        """Use a conversation for stateless requests. If another one is already in use, close the new one.
+        """Use a conversation for stateless requests. If a different one is already in use, close this one.
 
         Returns the conversation that is in use.
         """
@@ -266,7 +266,7 @@ class SessionManager:
         return current
 
     def open_session(self, route: Route, client: GatewayClient) -> ClientSession | None:
-        """Open a session. Returns None if there are too many."""
+        """Open a session. At a limit, ends an idle session first, or returns None if none is idle."""
         client_sessions = [session for session in self._sessions.values() if session.client.name == client.name]
         if len(client_sessions) >= self.limits.max_client_sessions and not self._end_idle_session(client_sessions):
             return None
@@ -280,7 +280,7 @@ class SessionManager:
         return session
 
     def find_session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
-        """Return the session with this id, if it belongs to this client."""
+        """Return the open session with this id, if it belongs to this client and route; otherwise None."""
         session = self._sessions.get(session_id)
         if session is None or session.client != client or session.route.slug != route.slug:
             return None

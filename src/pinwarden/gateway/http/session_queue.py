@@ -54,7 +54,10 @@ class SessionQueue:
         """Whether slow work is running, so that new work must be queued."""
 
     def run(self, work: Callable[[], None], size: int = 0) -> bool:
-        """Run work now, or queue it behind slow work. If the queue is full, drop the work and return False."""
+        """Run work now, or queue it behind slow work. ``size`` is the number of bytes that queued work keeps in memory.
+
+        If the queue is full, drops the work and returns False. Work of size 0 is never dropped.
+        """
         if not self.busy:
             work()
             return True

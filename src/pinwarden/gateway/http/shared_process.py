@@ -3,7 +3,7 @@
 In revision 2026-07-28 every request is self-contained, so requests of several clients can go to one process. Each
 client has its own conversation, which decides about its messages. In the process, every request has a unique id, which
 is also its progress token. A message of the server goes only to the conversation whose request it names. A
-message that names no request is delivered only while a single client has used the process.
+message that names no request reaches a client only while a single client has used the process.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SharedProcess:
         return self._attached == 1
 
     def attach(self, owner: SharedTransportOwner) -> SharedTransport:
-        """Create a transport for another conversation."""
+        """Create a transport for a conversation that will use the process."""
         transport = SharedTransport(self, owner)
         self._transports.add(transport)
         self._attached += 1
@@ -281,10 +281,10 @@ class SharedTransport:
         self.process = process
         self.owner = owner
         self.open_ids: set[RequestId] = set()
-        """Open requests."""
+        """The ids of this conversation's open requests, queued or written."""
         self._streams: set[RequestId] = set()
         self._written = 0
-        """Requests that were written and are not streams."""
+        """The number of open requests that were written to the process, without streams."""
         self._queue: deque[tuple[RequestId | None, bytes]] = deque()
         self._queued_bytes = 0
         self._is_queued = False
@@ -335,7 +335,7 @@ class SharedTransport:
         """Do nothing, because the conversation enforces the deadlines of its requests."""
 
     def check_hang(self, since: float) -> bool:
-        """Let the shared process check whether it is alive."""
+        """Ping the process unless it is known to be alive. Returns True, so that the conversation continues."""
         self.process.check_hang(since)
         return True
 

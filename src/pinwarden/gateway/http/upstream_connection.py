@@ -145,7 +145,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail("the server closed the connection before its response was complete", was_sent=True)
 
     def eof_received(self) -> bool:
-        """Complete a response without a content length. A truncated response is detected as invalid JSON."""
+        """Complete a response that ends with the connection, because it has no content length.
+
+        A truncated response is detected as invalid JSON.
+        """
         if self._ends_at_eof and self._outgoing is not None and not self._unread and not self._messages:
             self._keep_alive = False
             self._finish()
@@ -376,7 +379,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._body = bytearray(self._body)  # a list of tiny parts would take twenty times their size
                 self._body += data
             return
-        self._size = 0  # each event of a stream may have this size
+        self._size = 0  # in a stream, the size limit applies to each event, and the event parser enforces it
         self._messages += [event.data for event in self._events.feed(data) if event.name == "message"]
 
     def on_message_complete(self) -> None:

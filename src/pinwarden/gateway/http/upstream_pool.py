@@ -55,13 +55,13 @@ class UpstreamPool:
         longer than all other work on a response."""
 
     def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
-        """Send a request, on a free connection or a new one."""
+        """Send a request, in the same way as `start`. Returns the request, so that it can be cancelled."""
         outgoing = QueuedRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 
     def allows_stream(self, client: str) -> bool:
-        """Whether a client may open one more stream. Streams are not queued."""
+        """Whether a client may open one more stream. If not, the caller must not pass the stream to `start`."""
         requests = [*(connection.current_request for connection in self._open), *self._queue, *self._deferred]
         streams = [
             request.client for request in requests if request is not None and request.stream and not request.cancelled

@@ -52,7 +52,7 @@ class UpstreamTransport(Protocol):
         """Cancel a request."""
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Drop requests and notifications that were sent before a time, except the requests in ``keep``."""
+        """Cancel requests and notifications that were sent before a time, except the requests in ``keep``."""
 
     def check_hang(self, since: float) -> bool:
         """Handle that a request timed out and that the conversation has received nothing since a time.

@@ -245,7 +245,7 @@ def _refuse_missing_program(command: ServerCommand) -> None:
 
 
 def _select_by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
-    """Select one server per name. Returns the servers, and the names that clients use for different servers."""
+    """Return the servers by name, and an explanation for each name that clients use for different servers."""
     unique: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
     for name, servers in group_servers_by_name(lock.entries).items():

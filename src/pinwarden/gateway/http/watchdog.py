@@ -29,8 +29,8 @@ class WatchedConversation(Protocol):
 class Watchdog:
     """Fails requests whose deadline passed, and ends the conversation if the server hangs.
 
-    A server hangs if a request timed out and the server has sent nothing since that request. Most servers do not
-    respond to a cancelled request, so the watchdog then pings the server.
+    A server hangs if a request timed out and the server has sent nothing since the request was sent. If the client had
+    cancelled the request, the watchdog pings the server first, because most servers never respond to such requests.
     """
 
     def __init__(self, conversation: WatchedConversation, open_requests: OpenRequests, seconds: float) -> None:

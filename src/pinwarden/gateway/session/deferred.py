@@ -78,7 +78,7 @@ class DeferredMessages:
         return [message.request_id for message in self.take_all() if not isinstance(message, TaskNotification)]
 
     def refuse_overdue(self, now: float, out: OutputBuilder) -> None:
-        """Refuse messages that have waited for twice the time that a server has for a list."""
+        """Refuse messages that have waited longer than twice the time that a server has for a list."""
         limit = self._limits.list_seconds * 2
         overdue = [message for message in self.queue if now - message.since > limit]
         self._replace_queue([message for message in self.queue if now - message.since <= limit])
@@ -144,5 +144,5 @@ class RequestTimeouts:
         self.timed_out[request_id] = None
 
     def is_late_response(self, request_id: Any) -> bool:
-        """Whether a response arrived after its request timed out. A late response frees the id for another request."""
+        """Whether the request of a response that just arrived had timed out. If so, frees the id for a new request."""
         return request_id in self.timed_out and self.timed_out.pop(request_id) is None

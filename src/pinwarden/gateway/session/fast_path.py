@@ -71,23 +71,24 @@ class CallFastPath:
         self.open = open_requests
         self.max_open = guard.limits.max_open
         self.events: Mapping[str, AuditEvent] = {}
-        """The audit event of a call, by tool. The request id at the end of ``call`` is missing."""
+        """Audit events for calls of the callable tools, by tool name. ``call`` lacks the request id at its end."""
         self.generation = -1
         """The guard's generation when `refresh` ran; -1 after `invalidate`."""
         self._client = ""
-        """The name of the client to which the audit events apply."""
+        """The client's name in ``events``."""
         self.until = 0.0
         self._granted = self.remaining = 0
         self.progressed = False
         """Whether the server reported progress since the last check for timeouts."""
         self._is_strict: Callable[[bytes, Any], bool]
         self.relays_results = False
-        """Whether results may pass unchecked."""
+        """Whether results and progress may be forwarded without the session."""
 
     def load_parser(self) -> Callable[[bytes], Any]:
         """Import and return the fast JSON parser, which raises ValueError and is less strict than the session's parser.
 
-        Tell `admit` and `may_relay` which messages it parsed, so that they make up for the checks that it omits.
+        Pass ``text`` to `admit` and ``fast_parsed`` to `may_relay` for a message that it parsed, so that these methods
+        make the checks that it omits.
         """
         from pinwarden.core.fast_json import is_strict, loads
 
@@ -161,8 +162,8 @@ class CallFastPath:
     def may_relay(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
         """Whether a message from the server may be forwarded unchanged. A forwarded result closes its call.
 
-        True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
-        `load_parser` parsed the message, and not the strict parser.
+        Only the complete result of a call that `admit` let pass, and progress, may be forwarded. ``fast_parsed`` means
+        that the parser of `load_parser` parsed the message, and not the strict parser.
         """
         try:
             if "method" in message:

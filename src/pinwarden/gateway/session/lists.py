@@ -52,7 +52,7 @@ class CheckedList:
         self.items = items
         self.received_at = received_at
         self.change_count = change_count
-        """The number of list-changed notifications before this list was requested; -1 if the list is outdated."""
+        """The result of `CheckedLists.get_change_count` for which the list is current; -1 if it is outdated."""
         self.order = order
         """The number of the request for this list. Later requests have higher numbers."""
         self.epoch = -1
@@ -125,7 +125,7 @@ class CheckedLists:
     # The state of the session
 
     def begin_handshake(self) -> None:
-        """Mark all lists as outdated, and request none until the handshake ends. The client sent ``initialize``."""
+        """Handle ``initialize``: mark all lists as outdated, and request none until the handshake ends."""
         self.meta = None
         self._in_handshake = True
         for checked_list in self._lists.values():
@@ -189,7 +189,10 @@ class CheckedLists:
         return checked_list
 
     def find_call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
-        """Return the audit event of a call without a warning for each allowed tool. The events lack a request id."""
+        """Return the audit events for calls on the fast path, by tool name. ``call`` lacks the request id at its end.
+
+        Contains the tools that are allowed without a warning and whose arguments are not recorded.
+        """
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client
             passing = [
@@ -217,7 +220,10 @@ class CheckedLists:
         return any(len(request.items) > _LONG for request in self._requests.values())
 
     def knows_server(self, now: float, out: OutputBuilder) -> bool:
-        """Whether the server has identified itself. In the stateless era, sends ``server/discover`` if it has not."""
+        """Whether the gateway need not wait until the server identifies itself.
+
+        In the stateless era, sends ``server/discover`` if the server has not identified itself.
+        """
         if self._in_handshake:
             return False
         if self.server is not None or self.meta is None:

@@ -73,7 +73,7 @@ class ParsedMessage:
         self.is_response = method is None and ("result" in members or "error" in members)
 
     def is_response_to(self, request_id: RequestId | None) -> bool:
-        """Whether this is the response to a request, even if it is malformed."""
+        """Whether this is the response to the request with this id, even if the response is malformed."""
         return self.id is not None and self.id == request_id and (self.is_response or self.value is None)
 
     @property
@@ -297,7 +297,7 @@ def is_id(value: Any) -> bool:
 
 
 def coerce_id(value: Any) -> int | None:
-    """Return the integer that a lenient client may read from an invalid id, such as 7.0 or the string 7."""
+    """Return the integer for which a lenient client may take an id: 7 for 7.0 or "7"; None if there is none."""
     if type(value) is float:
         return int(value) if value.is_integer() else None
     if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():

@@ -115,7 +115,7 @@ class SessionAudit:
         out.sightings.append(verdict)
 
     def _differs_from_latest(self, mark: tuple[str, str, bytes, str], verdict: Verdict) -> bool:
-        """Whether the item's last definition or action was another one, because a review must show the latest one."""
+        """Whether the item's previous definition or action was different. A review must show the latest definition."""
         if verdict.code == "duplicate_name":  # two definitions of one name would replace each other in every list
             return False
         item, content = mark[:2], mark[2:]
@@ -141,7 +141,7 @@ class SessionAudit:
         self.record_use(verdict, method, call, out)
 
     def build_call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
-        """Return the event of an allowed call, by tool. The request id at the end of ``call`` is missing."""
+        """Return the events for calls of allowed tools, by tool name. ``call`` lacks the request id at its end."""
         return {verdict.key: self.build_event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
 
     def record_ping(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
@@ -153,7 +153,7 @@ class SessionAudit:
             self.record_use(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
 
     def record_refused_message(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
-        """Record a message that was refused because it is malformed or ambiguous."""
+        """Record a refused message, in the same way as `record_refusal`."""
         self.record_refusal(Refusal(code=code, reason=reason), method, call, out)
 
     def record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
@@ -176,7 +176,7 @@ class SessionAudit:
     def record_refused_server_request(
         self, refusal: Refusal, method: str, request_id: object, out: OutputBuilder
     ) -> None:
-        """Record the refusal of a server request. After the first hundred, refusals are only counted."""
+        """Record the refusal of a server request. After the first hundred, it counts as a refusal without a call."""
         self._server_requests += 1
         call = self.make_call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
         self.record_refusal(refusal, method, call, out)

@@ -193,10 +193,16 @@ class RequestDecider:
     def _find_resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
         """Return the verdict about a resource; None if the gateway must wait for a list first.
 
+        The first rule that applies decides:
+
         1. A listed resource has the verdict from the list of resources.
-        2. An unlisted resource has the verdict of the template that its URI matches.
-        3. A URI in a result of this session, or in the definition of an allowed tool, may be read.
-        4. For any other URI, the policy for unlisted items decides.
+        2. If the list of resources or of templates could not be read, the policy's enforcement decides.
+        3. A URI that matches templates has the verdict of a blocked template, or else of the first one.
+        4. A URI in a result of this session, or in the definition of an allowed tool, may be read.
+        5. For any other URI, the policy for unlisted items decides.
+
+        Exception: if rule 1 or 3 blocks a URI only because it is new, and a result of this session links to the URI,
+        it may be read.
         """
         resources = self._lists.require(RESOURCE, now, out)
         if resources is None:
@@ -240,7 +246,10 @@ class RequestDecider:
     # Tasks and subscriptions
 
     def _decide_task(self, task: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
-        """Allow a request about a task only if the tool that started the task is still approved."""
+        """Allow a request about a task only if the tool that started the task may still be called.
+
+        A client may always cancel its own tasks.
+        """
         if type(task) is not str:
             return build_error_response(
                 message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId"

@@ -71,7 +71,10 @@ class ResponseDecider:
         self.server_requests = ServerRequestDecider(guard, audit, server, self._request_checker, self._result_checker)
 
     def may_relay(self) -> bool:
-        """Whether results may pass unchecked: the policy has no checks, and no requests for input are being counted."""
+        """Whether the fast path may forward complete results that `decide` has not checked.
+
+        False while requests for input are counted, because the next result has to reset the count.
+        """
         return self._result_checker.may_relay and not self.server_requests.rounds
 
     def decide(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
@@ -242,7 +245,11 @@ class ResultChecker:
 
     @property
     def may_relay(self) -> bool:
-        """Whether the policy has no checks of results, and no requests in results are being counted."""
+        """Whether complete results need none of these checks.
+
+        False if the policy limits their size or does more with hidden characters than relay them. Also False while
+        results with requests are counted, because a complete result has to reset the count.
+        """
         results = self._guard.policy.results
         return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
 

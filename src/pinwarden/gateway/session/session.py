@@ -11,7 +11,7 @@ A message from the server:
 
 1. The session parses it strictly, and matches a response with its request.
 2. `responses.py` and `server_requests.py` decide: unapproved items are removed from lists, server requests pass if the
-   policy allows them, and all other messages pass byte for byte.
+   policy allows them, and results are checked as the policy says. A message that needs no change passes byte for byte.
 
 The session does no I/O, except that its guard reads the approvals again from time to time. Its methods return a
 `SessionOutput`: the transport records its events, then sends its messages. The transport also passes the time: ``now``
@@ -393,9 +393,9 @@ class Session:
             self._lists.request_lists_for_first_use(now, out)
 
     def _cancel_request(self, params: Any) -> bool:
-        """Cancel a request. Returns True if the gateway must not forward the notification to the server.
+        """Handle ``notifications/cancelled`` from the client. Returns True if the server must not get the notification.
 
-        A notification is not forwarded for deferred requests, which the server never got, and for the gateway's own
+        The server does not get it for deferred requests, which the server never got, and for the gateway's own
         requests.
         """
         request_id = params.get("requestId") if isinstance(params, dict) else None
@@ -604,7 +604,7 @@ class Session:
     def _fail_undelivered(self, message: Any, build_error: Callable[[Any], bytes], out: OutputBuilder) -> None:
         """Respond with an error to a request that the server did not get.
 
-        If the request is the gateway's own, respond to the deferred requests that wait for its response.
+        If it is the gateway's own request for a list, all deferred requests get the error instead.
         """
         request_id = message.get("id")
         if "method" not in message or request_id is None:

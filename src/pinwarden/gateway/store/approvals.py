@@ -1,7 +1,7 @@
 """The tables of shared approvals, and of surfaces that were trusted on first use.
 
-Later lists of a server are compared with its trusted surface, which changes only by approval. If a server offers
-another list only after its first use, that list is not trusted.
+Later lists of a server are compared with its trusted surface, which changes only by approval. A list that the server
+did not offer at its first use is not trusted.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Approvals:
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
-        """Return the running gateways that have a server of that name but do not apply the approval, by approval."""
+        """Return, for each approval, the running gateways that have a server of its name but do not apply it."""
         followers = self.list_followers(now)
         approvals = self.list_for_servers(sorted({follower.server for follower in followers}))
         behind = {
