@@ -41,7 +41,7 @@ class Definition(Protocol):
 
 
 def is_intact(definition: Definition) -> bool:
-    """Whether the JSON in ``definition`` has the stated key and digest. Raises PinwardenError if it is not strict."""
+    """Whether the JSON text has the stated key and digest. Raises PinwardenError if the text is not strict JSON."""
     value = strict_json.parse_json(definition.definition.encode())
     if definition.entity == SERVER_ITEM:
         key = definition.item if definition.item in SERVER_MEMBERS else ""
@@ -64,7 +64,8 @@ def is_approved(definition: Definition, approved: Surface) -> bool:
 def can_be_added(definition: Definition, approved: Surface) -> bool:
     """Whether the surface has the definition already, or is as the approver saw it.
 
-    As the approver saw it: the surface has one of the expected definitions, or none of the item if none is expected.
+    As the approver saw it: the surface has one of the expected definitions of the item; if none is expected, it has no
+    definition of the item.
     """
     expected = set(definition.expected.split())
     digests = find_approved_digests(definition, approved)

@@ -90,7 +90,7 @@ def _get_content_key(decision: Review | StoredApproval) -> _ContentKey:
 
 
 def _find_unapplied(state: GatewayState) -> dict[_ContentKey, list[str]]:
-    """Return, for each approved definition, the running gateways that have a server of its name but do not apply it."""
+    """Return where approvals are not applied: running gateways with a server of the same name, by definition."""
     places: dict[_ContentKey, list[str]] = {}
     for approval, followers in state.approvals.find_unapplied(int(time.time())).items():
         places.setdefault(_get_content_key(approval), []).extend(follower.place for follower in followers)
@@ -498,7 +498,7 @@ def _can_be_approved(review: Review) -> bool:
 
 
 def _check_approvable(review: Review) -> Review:
-    """Return a review if it is pending, has a digest and matches its name. Other programs may write to the database."""
+    """Return the review. Raises unless it is pending, has a digest, and matches its name, which is a digest too."""
     _check_pending(review)
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"

@@ -55,7 +55,7 @@ class RelayPhase(IntEnum):
     DRAINING = 1
     """The client disconnected. The client's deferred messages are still sent to the server."""
     INPUT_CLOSED = 2
-    """The server got every message of the client, and its input is closed. It may send its last responses and exit."""
+    """The gateway closed the server's input after the client's last message. The server may send its last responses."""
     ENDED = 3
     """The server's output ended, so the relay ends."""
 
@@ -122,7 +122,7 @@ class StdioRelay:
         self.ending = ""
         """Why the gateway ended the server; empty if the server ended by itself."""
         self._reported_closed_input = False
-        """Whether the log says that the server closed its input."""
+        """Whether the gateway has already logged that the server closed its input."""
 
     def run(self) -> int:
         """Relay until the server ends, or until the client disconnects. Returns the server's exit code."""
@@ -272,7 +272,7 @@ class StdioRelay:
 
 
 SMALL_READ = 400
-"""The read size while chunks stay below it, because Python allocates small objects faster than large objects."""
+"""The read size after a chunk with fewer bytes, because Python allocates small objects faster than large ones."""
 _LARGE_READ = 1 << 16
 
 
@@ -524,7 +524,7 @@ class LineWriter:
             return not self.closed
 
     def finish_write(self, data: bytes, written: int) -> None:
-        """Continue a partial write of which the first ``written`` bytes were written."""
+        """Write the rest of ``data`` after its first ``written`` bytes were written."""
         if written < len(data):
             remaining = memoryview(data)[written:]
             while remaining:

@@ -93,7 +93,7 @@ class AuditEvent(Record):
     """One of `KINDS`."""
     server: str = ""
     client: str = ""
-    """The client: the name of its token, or the name it sent in the handshake."""
+    """The client's name: the one in its token, or else the one that the client sent about itself."""
     session: str = ""
     """Identifies one connection between a client and a server."""
     call: str = ""

@@ -92,7 +92,7 @@ class AuditLog:
         self._templates: dict[int, int] = {}
         """The first word of call records in the journal, by the ``id()`` of their template."""
         self._fast_until = 0
-        """The journal size up to which `record_call` needs no checks; 0 if it needs them now."""
+        """The journal size up to which `record_call` may skip its checks; 0 if it must make them."""
         self._changed = threading.Condition(self._lock)
         """Notified after every commit and every failure."""
         self._committed_end = self._journal.start

@@ -30,7 +30,7 @@ class Verdict(Record):
     digest: Digest | None
     action: str
     level: str = ""
-    """The highest severity of its changes; empty if there are none."""
+    """The highest severity among the item's changes; empty if there are none."""
     code: str = ""
     """Stable code of the difference from the approved definition; empty if there is none."""
     reason: str = ""
@@ -39,7 +39,7 @@ class Verdict(Record):
     """The allowed digests; empty if no item of this key was approved."""
     changes: tuple[Change, ...] = ()
     again: bool = False
-    """Whether the server sent this definition earlier in the session, and another one since."""
+    """Whether the server sent this definition earlier in the session, and a different definition of the item since."""
 
     @property
     def passes(self) -> bool:

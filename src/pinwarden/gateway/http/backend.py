@@ -358,7 +358,7 @@ class ServerRequests:
         """Each server may have ``max_open`` open requests. At the limit, the server's oldest request is dropped."""
         self._max_open = max_open
         self._open: dict[str, tuple[Backend, Any]] = {}
-        """The server and its own id, by the id that the client sees."""
+        """The server, and the id that the server chose, by the id that the client sees."""
 
     def __len__(self) -> int:
         return len(self._open)

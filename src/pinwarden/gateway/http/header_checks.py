@@ -167,7 +167,7 @@ class Access:
             self.on_revoked(revoked)
 
     def admit_unverified(self, only: Mapping[str, GatewayClient] | None = None) -> None:
-        """Admit the known clients, or ``only`` these, while tokens cannot be validated.
+        """Admit the known clients, or the clients in ``only`` if it is set, while tokens cannot be validated.
 
         A client that is not admitted gets status 503 instead of 401, because its token may still be valid.
         """

@@ -235,7 +235,7 @@ class SecureServer:
 
     def _listen(self, listener: socket.socket) -> asyncio.Task[None]:
         task = self._loop.create_task(self._accept(listener))
-        # Close it only after the task ended: until then the event loop polls the descriptor.
+        # Close the listener only after the task ended: until then, the event loop polls its descriptor.
         task.add_done_callback(lambda _: listener.close())
         return task
 

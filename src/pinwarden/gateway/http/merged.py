@@ -319,8 +319,8 @@ _SCHEME = "+"
 def assign_slugs(names: Iterable[str]) -> dict[str, str]:
     """Assign a unique slug to each server, for paths and name prefixes."""
     slugs = plain = {name: _make_slug(name) for name in sorted(set(names))}
-    # All names with the same slug get a hash suffix, so that slugs do not depend on the order of names. If a name was
-    # chosen to equal another slug with its suffix, both get a suffix that is longer than any name.
+    # All names with the same slug get a hash suffix, so that slugs do not depend on the order of names. If a server
+    # is named like the slug of another server with its suffix, both get a suffix that is longer than any slug.
     for digits in (_SHORT_HASH, _LONG_HASH):
         times = Counter(slug.lower() for slug in slugs.values())
         slugs = {

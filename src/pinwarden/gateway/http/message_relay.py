@@ -419,7 +419,7 @@ class MessageRelay(ABC):
         request_id = message.id if message.is_request else None
         pending = None if request_id is None else self._pending.get(request_id)
         if request_id is not None and self._open.is_unwanted(request_id):
-            # It was cancelled while it was being recorded, so the server does not get it.
+            # The request was cancelled while it was being recorded, so the server does not get it.
             self._abandoned.pop(request_id, None)
             self._forget_request(request_id)
             if pending is not None:

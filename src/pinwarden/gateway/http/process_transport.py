@@ -183,7 +183,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Do nothing, because this transport has no state per request."""
 
     def check_hang(self, since: float) -> bool:
-        """Return False, so that the conversation ends and with it the process."""
+        """Return False, so that the conversation ends, which also ends the process."""
         del since
         return False
 

@@ -72,7 +72,7 @@ class LockedUpstreams(Record):
 
     @property
     def needs_consent(self) -> bool:
-        """Whether a server is not served because it needs --allow-execute."""
+        """Whether the gateway would serve more servers with --allow-execute."""
         return any(_CONSENT in problem for problem in self.problems.values())
 
 
@@ -170,7 +170,7 @@ class UpstreamFactory:
         return lambda owner: supervisor.open(owner, lambda text: self._write_log(f"{name}: {text}"))
 
     def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
-        """Return a function that builds the start command. With --allow-execute, it may start unverified bytes."""
+        """Return a function that builds the start command. Only --allow-execute permits one with unverified bytes."""
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 

@@ -114,7 +114,7 @@ class RequestTimeouts:
         self._restarted = now
 
     def find_overdue(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
-        """Return the requests that timed out. A subscription gets its response when it ends, so it never times out."""
+        """Return the requests that timed out. Subscriptions have no timeout: they get a response when they end."""
         since: dict[Any, tuple[object, float]] = {}
         overdue: list[ForwardedRequest] = []
         for request_id, request in tuple(open_requests.items()):

@@ -47,7 +47,7 @@ class ListSubscription:
         return bool(self._request_id) and request_id == self._request_id
 
     def owns_notification(self, method: str, params: Any) -> bool:
-        """Whether a notification belongs to a subscription of the gateway or cancels it."""
+        """Whether a notification belongs to a subscription of the gateway, or cancels a request of the gateway."""
         if type(params) is not dict:
             return False
         meta = params.get("_meta")

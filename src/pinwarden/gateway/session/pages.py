@@ -34,7 +34,7 @@ def parse_list_response(data: bytes, message: Any, kind: ItemKind, guard: Guard)
 
 
 def _parse_envelope(data: bytes, guard: Guard) -> Message:
-    """Parse a response that is not strict JSON, except its result. The items in the result are parsed one by one."""
+    """Parse a list response that is not strict JSON. The result stays unparsed: its items are parsed one by one."""
     if len(data) > guard.limits.max_unparsable_bytes:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(data, guard.limits.json_limits)

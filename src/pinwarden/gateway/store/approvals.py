@@ -176,7 +176,7 @@ class Approvals:
         return [Follower(**dict(zip(field_names(Follower), row, strict=True))) for row in rows]
 
     def find_unapplied(self, now: int) -> dict[StoredApproval, list[Follower]]:
-        """Return, for each approval, the running gateways that have a server of its name but do not apply it."""
+        """Return where approvals are not applied: running gateways with a server of the same name, by approval."""
         followers = self.list_followers(now)
         approvals = self.list_for_servers(sorted({follower.server for follower in followers}))
         behind = {
