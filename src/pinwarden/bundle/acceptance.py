@@ -216,7 +216,7 @@ def _check_pointer_signature(document: Any, request: AcceptanceRequest) -> None:
 
 
 def _select_pointer(document: Any, request: AcceptanceRequest) -> dict[str, Any]:
-    """The pointer for the requested bundle and channel; the first one if nothing was requested."""
+    """Return the first pointer that matches the requested bundle and channel. If one is None, any matches."""
     wanted = {"tool": request.tool, "channel": request.channel}
     for pointer in get_list(document, "pointers"):
         if type(pointer) is dict and all(text in (None, pointer.get(name)) for name, text in wanted.items()):
@@ -383,15 +383,24 @@ def _refuse_path(path: Any, problem: str) -> NoReturn:
 
 
 def check_permissions(descriptor: Any, policy: InstallerPolicy, *, literal: bool) -> None:
-    """Check the requested permissions against the installer policy: network, then file system, then exec."""
+    """Raise for the first requested permission that the policy does not allow: network, then file system, then exec."""
     requested = get_member(descriptor, "security", "policy")
     network, filesystem, execute = (get_member(requested, name) for name in ("network", "filesystem", "exec"))
     if _is_requested(network, literal=literal) and policy.network != "allow":
-        _refuse_permission("network", "requests network access", network, policy.network)
+        _refuse_permission(
+            "network", "requests network access, which the installer policy does not allow", network, policy.network
+        )
     if not _is_filesystem_allowed(filesystem, policy.filesystem, literal=literal):
-        _refuse_permission("filesystem", "requests more file system access", filesystem, policy.filesystem)
+        _refuse_permission(
+            "filesystem",
+            "requests more file system access than the installer policy allows",
+            filesystem,
+            policy.filesystem,
+        )
     if _is_requested(execute, literal=literal) and policy.exec != "allow":
-        _refuse_permission("exec", "requests to start programs", execute, policy.exec)
+        _refuse_permission(
+            "exec", "requests to start programs, which the installer policy does not allow", execute, policy.exec
+        )
 
 
 def _is_requested(value: Any, *, literal: bool) -> bool:
@@ -400,7 +409,7 @@ def _is_requested(value: Any, *, literal: bool) -> bool:
 
 
 def _is_filesystem_allowed(requested: Any, allowed: str, *, literal: bool) -> bool:
-    """Whether file access is allowed. Literal mode checks only write access, hardened mode also read access."""
+    """Whether the policy allows the requested file access. Literal mode checks only requests for ``read_write``."""
     if allowed in ("read_write", "allow"):
         return True
     if literal:
@@ -408,10 +417,10 @@ def _is_filesystem_allowed(requested: Any, allowed: str, *, literal: bool) -> bo
     return requested == "deny" or (requested == "read_only" and allowed == "read_only")
 
 
-def _refuse_permission(kind: str, request: str, requested: Any, allowed: str) -> NoReturn:
+def _refuse_permission(kind: str, problem: str, requested: Any, allowed: str) -> NoReturn:
     raise PinwardenError(
         f"POLICY_BLOCKED_{kind.upper()}",
-        f"the tool {request}, which the installer policy does not allow",
+        f"the tool {problem}",
         data={f"tool_policy_{kind}": requested, f"installer_policy_{kind}": allowed},
     )
 

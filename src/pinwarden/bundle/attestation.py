@@ -93,7 +93,7 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
 
 
 def list_current_attestations(attestations: Mapping[str, BundleAttestation]) -> list[str]:
-    """Return the names of the attestations that were not renewed, in order.
+    """Return the names of the attestations that no other attestation renews, in order.
 
     An issuer renews an attestation by signing the same claims later, with a later expiry date. Registries do not list
     renewed attestations, because an expired claim of a trusted key stops every install.

@@ -44,7 +44,7 @@ def build_manifest_entry(file: SourceFile) -> ManifestEntry:
 def build_archive(
     media_type: str, unlinked: Mapping[str, Any], root: Cid, files: Sequence[SourceFile], *, compress: bool = False
 ) -> bytes:
-    """Write the archive of the files in an unlinked manifest (without descriptor CID and root CID)."""
+    """Build the archive of the files that an unlinked manifest lists. ``root`` is the manifest's root CID."""
     if media_type == CAR_MEDIA_TYPE:
         blobs = ((blob_cid(file.data), file.data) for file in files)
         return write_car(root, document_cbor(dict(unlinked)), blobs)
@@ -116,9 +116,9 @@ def _read_tar_files(manifest: Manifest, archive: bytes) -> FileContents:
 
 
 def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEntry, memoryview | bytes]] | None:
-    """Yield the files of an archive that `build_archive` wrote; return None if another tool wrote the archive.
+    """Return the files of an archive that `build_archive` wrote; None if another tool wrote the archive.
 
-    Nothing is copied, and headers are compared instead of parsed.
+    For speed, headers are compared instead of parsed, and only files that span two blocks are copied.
     """
     frame = tar_zstd.StoredFrame.parse(archive)
     if frame is None:
@@ -188,7 +188,7 @@ _MAX_VARINT = 9
 
 
 def write_car(root: Cid, root_block: bytes, blobs: Iterable[tuple[Cid, bytes]]) -> bytes:
-    """Write an archive. Identical blobs are written once."""
+    """Build a CARv1 archive. Identical blobs are written once."""
     blocks = {bytes(root): root_block}
     for cid, data in blobs:
         blocks.setdefault(bytes(cid), data)
@@ -199,9 +199,9 @@ def write_car(root: Cid, root_block: bytes, blobs: Iterable[tuple[Cid, bytes]]) 
 
 
 def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memoryview]:
-    """Read and verify the wanted blobs, by CID.
+    """Return the wanted blobs by CID, each verified against its CID.
 
-    An archive with a duplicate or unlisted block is refused: another reader might use that block instead.
+    An archive with a duplicate or unlisted block is refused: other software might read that block instead.
     """
     blobs: dict[str, memoryview] = {}
     names, first, root_seen = set(wanted), bytes(root), False
@@ -225,7 +225,7 @@ def _iter_blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]
         _refuse_archive("does not start with a CARv1 header whose only root is the bundle's root CID")
     view, offset, end = memoryview(data), len(header), len(data)
     while offset < end:
-        # Most blocks have a length of two bytes; decoding it inline is the fast path.
+        # Most length prefixes have two bytes. Decoding them inline is the fast path.
         if data[offset] > 0x7F and offset + 1 < end and 0 < data[offset + 1] <= 0x7F:
             size, offset = data[offset] & 0x7F | data[offset + 1] << 7, offset + 2
         else:

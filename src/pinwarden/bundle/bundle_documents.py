@@ -189,7 +189,7 @@ def to_tool_name(server: str) -> str:
 def build_descriptor(
     server: ServerManifest, policy: Mapping[str, str], root_cid: str, media_type: str, size: int
 ) -> BundleDescriptor:
-    """Describe a server's bundle. Permissions that ``policy`` omits come from the server's own manifest."""
+    """Describe a server's bundle. Permissions that ``policy`` omits come from its server.json."""
     name = to_tool_name(server.name)
     return BundleDescriptor(
         name=name,
@@ -264,7 +264,7 @@ class Manifest(Record):
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Parse a manifest. CIDs and paths are validated by `acceptance`, not here."""
+    """Parse a manifest. `acceptance` checks its paths, and its CIDs against the other documents."""
     return manifest_from_json(read_json(data))
 
 

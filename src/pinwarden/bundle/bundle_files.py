@@ -85,7 +85,7 @@ def read_documents(files: BundleFiles) -> BundleDocuments:
 
 def open_files(files: BundleFiles) -> OpenedBundle:
     """Read and verify a whole bundle."""
-    with open_regular(files.archive):  # an error must first name the path that the user gave
+    with open_regular(files.archive):  # if the archive is missing, report it before its documents
         pass
     return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
 

@@ -48,6 +48,7 @@ class BundlePin(Record):
     log_id: str | None
     log_index: int | None
     floor: str | None = None
+    """The lowest version that updates accept; None for no limit."""
     oci_digest: Digest | None = None
     """The digest of the OCI artifact, if it came from an OCI registry."""
     literal: bool = False

@@ -38,7 +38,7 @@ class DocumentReader(JsonObject):
         return reader
 
     def text(self, name: str) -> str:
-        """Read a string that is not empty."""
+        """Read a string that is neither empty nor longer than 65,536 characters."""
         value = self.string(name)
         if not value or len(value) > _MAX_TEXT:
             self.fail(name, "is empty or too long")
@@ -106,7 +106,7 @@ def is_supported_profile(profile: Any) -> bool:
 
 
 def read_profile(reader: DocumentReader) -> Mapping[str, Any]:
-    """Read the CID profile of an object; its members must be strings."""
+    """Read the CID profile of an object, without checking that it is supported."""
     profile = reader.object("cid_profile")
     for member in _PROFILE_MEMBERS:
         profile.text(member)

@@ -38,7 +38,7 @@ def derive_environment_key(pin: BundlePin) -> str:
 
 
 def find_missing_files(pin: BundlePin, store: Store) -> list[Digest]:
-    """Return the digests of the bundle's files that are missing from the store."""
+    """Return the digests of the files (archive, descriptor, manifest) that the store does not have."""
     return [digest for digest in (pin.archive, pin.descriptor, pin.manifest) if not store.has(digest)]
 
 

@@ -27,8 +27,9 @@ class AcceptanceRequest(Record):
     now: str
     """The time of the install, as a timestamp with a time zone."""
     tool: str | None = None
-    """The requested bundle. Without a requested bundle, the first pointer in the document is used."""
+    """The requested bundle; None for any. The first pointer with the requested bundle and channel is used."""
     channel: str | None = None
+    """The requested channel; None for any."""
     literal: bool = False
     """Follow the rulebook to the letter, with its gaps. Use this to compare verifiers, not for installs."""
 
@@ -120,11 +121,14 @@ class ValidAttestation(Record):
 
 
 class _IgnoredClaim(Exception):  # noqa: N818  # not an error
-    """An attestation or claim does not count. Other attestations of the bundle may still count."""
+    """Raised for an attestation or claim that does not count. Others of the same bundle may still count."""
 
 
 def find_valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
-    """Return the valid integrity claims. Raises ATTESTATION_EXPIRED if a claim of a trusted key has expired."""
+    """Return the issuer of each valid integrity claim.
+
+    Raises ATTESTATION_EXPIRED if a claim of a trusted key has expired, and NO_VALID_ATTESTATIONS if no claim is valid.
+    """
     valid: list[ValidAttestation] = []
     not_counted: list[str] = []
     for index, data in enumerate(request.attestations, 1):

@@ -36,7 +36,7 @@ class Constraints(Record):
     """The registry's requirements on a bundle's attestations."""
 
     require_signers: tuple[str, ...] = ()
-    """Key ids, of which at least one must have signed an attestation. Compared as text."""
+    """Key ids, compared as text. If there are any, one of them must be the issuer of a valid attestation."""
     require_verifier_attestation: bool = False
     min_attestations: int = 1
 
@@ -182,7 +182,7 @@ class LogEvent(Record):
 
 
 def log_event_from_json(document: Any) -> LogEvent:
-    """Build the record from a strictly parsed value. Its signatures are not verified."""
+    """Build an event from a strictly parsed value, without verifying its signatures."""
     reader = DocumentReader.for_schema(document, LOG_EVENT_SCHEMA)
     issuer = reader.object("issuer")
     issuer.one_of("role", ("registry",))
@@ -209,7 +209,7 @@ def _read_optional_cid(reader: DocumentReader, member: str) -> str | None:
 
 
 def build_unsigned_log_event(event: LogEvent) -> dict[str, Any]:
-    """Return the document, without signatures."""
+    """Return the JSON document of an event, without signatures."""
     return {
         "schema_version": LOG_EVENT_SCHEMA,
         "log_id": event.log_id,
@@ -241,7 +241,7 @@ _MULTIHASH = b"\x12\x20"
 
 
 class CheckpointDocument(Record):
-    """The size of the log and the root of its tree."""
+    """The head of the log: its size, the root of its Merkle tree, and the time of the signature."""
 
     log_id: str
     size: int
@@ -258,7 +258,7 @@ def parse_checkpoint(data: bytes) -> CheckpointDocument:
 
 
 def checkpoint_from_json(document: Any) -> CheckpointDocument:
-    """Build the record from a strictly parsed value. Its signatures are not verified."""
+    """Build a checkpoint from a strictly parsed value, without verifying its signatures."""
     reader = DocumentReader.for_schema(document, CHECKPOINT_SCHEMA)
     reader.one_of("hash_alg", (HASH_ALGORITHM,))
     return CheckpointDocument(
@@ -283,7 +283,7 @@ def _read_root(reader: DocumentReader) -> bytes:
 
 
 def build_unsigned_checkpoint(checkpoint: CheckpointDocument) -> dict[str, Any]:
-    """Return the document, without signatures."""
+    """Return the JSON document of a checkpoint, without signatures."""
     return {
         "schema_version": CHECKPOINT_SCHEMA,
         "log_id": checkpoint.log_id,

@@ -134,7 +134,7 @@ def _check_attached_documents(parts: BundleParts, opened: OpenedBundle) -> None:
 
 
 def push_parts(registry: OciPushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
-    """Push a bundle under the tag of the registry's reference."""
+    """Push a bundle under the tag of the registry's reference. Returns the digest of the artifact."""
     layers = [(parts.media_type, parts.archive), (DESCRIPTOR, parts.descriptor), (MANIFEST, parts.manifest)]
     layers += [(ATTESTATION, attestation) for attestation in parts.attestations]
     if parts.pointer is not None:
@@ -175,7 +175,7 @@ def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
 
     1. Download the bundle and verify every byte.
     2. Decide whether to accept it, if the options contain trust and policy.
-    3. Write its files, and unpack it if requested: all or nothing.
+    3. Write its files, and unpack it if requested. If this fails, the new files and folders are removed.
     """
     if options.unpack_to is not None and options.acceptance is None:
         raise PinwardenError("USAGE", "only an accepted bundle is unpacked: add --policy and --trust")
@@ -202,7 +202,7 @@ def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBund
 
 
 def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenance:
-    """Accept a pulled bundle. Raises an error with the rejection's code."""
+    """Return the provenance of an accepted bundle. Raises an error with the rejection's code for a rejected one."""
     parts = pulled.parts
     if parts.pointer is None:
         raise PinwardenError("POINTER_NOT_FOUND", "the OCI artifact contains no pointer signed by a bundle registry")
@@ -240,7 +240,10 @@ def _plan_output_files(
 
 @contextmanager
 def _write_all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
-    """Write files and create missing folders. If the block raises, everything created is removed."""
+    """Write files and create missing folders.
+
+    If the block raises, the new files and folders are removed. Files that existed before keep their new content.
+    """
     created: list[Path] = []
     try:
         for path, data in files.items():

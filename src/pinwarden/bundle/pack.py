@@ -36,7 +36,7 @@ class PackOptions(Record):
     """The folder for the three files."""
     media_type: str = CAR_MEDIA_TYPE
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Network, filesystem and exec permissions that override the server's own manifest."""
+    """Network, filesystem and exec permissions that override those in server.json."""
     compress: bool = False
 
 
@@ -86,10 +86,10 @@ def pack(options: PackOptions) -> Report:
 def pack_folder(options: PackOptions) -> PackedBundle:
     """Pack a folder in memory.
 
-    1. Read the server's manifest (server.json) and every file.
-    2. List the files by CID; the list's own CID is the root CID.
+    1. Read every file, and parse server.json.
+    2. List the files and their CIDs in the bundle manifest. The CID of this list is the root CID.
     3. Write the files into an archive.
-    4. Build the descriptor, and link the manifest to the descriptor's CID.
+    4. Build the descriptor, and add its CID to the bundle manifest.
     """
     tree = read_tree(options.folder)
     server = _read_server_manifest(tree)

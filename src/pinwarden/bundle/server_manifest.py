@@ -47,7 +47,7 @@ class ServerManifest(Record):
 
 
 def parse_server_manifest(data: bytes) -> ServerManifest:
-    """Parse a manifest. Raises SERVER_ENTRY_INVALID with the member's name if it is invalid or ambiguous."""
+    """Parse a ``server.json``. Raises SERVER_ENTRY_INVALID, which names the invalid member."""
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:

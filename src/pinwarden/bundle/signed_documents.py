@@ -32,7 +32,7 @@ class AttestOptions(Record):
     output: Path
     expires: str | None = None
     payload: Mapping[str, Any] = field(default_factory=dict)
-    """Additional members of the claims."""
+    """Additional members of each claim's payload."""
 
 
 def attest(options: AttestOptions) -> Report:

@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 EXCLUDED_NAMES = frozenset({".git", ".hg", ".svn", ".DS_Store", "__pycache__", ".env"})
-"""Version control, generated files, and a file that usually contains secrets."""
+"""Names that are not packed: version control, generated files, and ``.env``, which usually contains secrets."""
 
 
 class SourceFile(Record):
@@ -44,7 +44,7 @@ def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree
         _run_path_check(all_paths.add, path)
         data, mode = _read_source_file(entry, limits.total_bytes - size)
         size += len(data)
-        # Only the owner's bit: the others depend on the umask.
+        # Only the owner's bit, because the bits of group and others depend on the umask.
         files.append(SourceFile(path=path, data=data, executable=bool(mode & stat.S_IXUSR)))
         if len(files) > limits.files:
             _refuse(f"{folder} has more than {limits.files} files")

@@ -1,7 +1,8 @@
 """The tar+zstd format of bundles: reproducible tar files in Zstandard frames.
 
 By default, frames are not compressed, so every machine writes the same bytes. Compressed frames depend on the version
-of the zstd library. The descriptor contains the size of the archive, so its CID then depends on that version too.
+of the zstd library. The descriptor contains the size of the archive, so the descriptor's CID then depends on that
+version too.
 
 Tar headers are ustar and contain only path, size and executable bit. A path that does not fit gets a pax header with
 nothing but the path. Tar files are read by ``artifacts/archives/tar.py``.
@@ -20,11 +21,11 @@ from pinwarden.core.errors import PinwardenError
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _STORED_HEADER = b"\xc0\x50"  # frame header: content size in eight bytes, no checksum, a window of 1 MiB
 ZSTD_BLOCK = 128 * 1024
-_FIRST_BLOCK = 14  # offset of the first block in such a frame
+_FIRST_BLOCK = 14  # offset of the first block in a frame with this header
 _RAW, _RLE = 0, 1
 _SIZE_BYTES = (0, 2, 4, 8)
 _DICTIONARY_BYTES = (0, 1, 2, 4)
-_MIN_AVERAGE_BLOCK = 256  # average; smaller blocks only waste the reader's time
+_MIN_AVERAGE_BLOCK = 256  # bytes; limits the number of blocks, because small blocks only waste the reader's time
 _MAX_WINDOW = 1 << 27  # the default limit of the zstd program
 
 
@@ -39,7 +40,7 @@ def build_stored_frame(data: bytes) -> bytes:
 
 
 class StoredFrame:
-    """A frame written by `build_stored_frame`. Reading copies data only across block boundaries."""
+    """A frame written by `build_stored_frame`. A read inside one block returns a view; a longer read copies."""
 
     __slots__ = ("data", "size", "view")
 
@@ -72,7 +73,7 @@ class StoredFrame:
 
 
 def build_compressed_frame(data: bytes) -> bytes:
-    """Build one frame at the library's highest compression level."""
+    """Build one frame with compression level 19, the highest that the zstd program uses without ``--ultra``."""
     import zstandard
 
     return zstandard.ZstdCompressor(level=19, threads=0).compress(data)
@@ -199,6 +200,6 @@ def _build_padding(size: int) -> bytes:
 
 
 def estimate_max_tar_bytes(sizes: Iterable[tuple[str, int]]) -> int:
-    """Return the largest size of a tar file with these paths and sizes, including the headers of other writers."""
+    """Return an upper bound on the size of a tar file with these files, whichever tool wrote its headers."""
     rows = list(sizes)
     return sum(size + 4 * len(path) + 8 * BLOCK for path, size in rows) + 64 * BLOCK

@@ -45,13 +45,14 @@ class Trust(Record):
 
     registry_keys: tuple[TrustedKey, ...] = ()
     known_keys: tuple[TrustedKey, ...] = ()
+    """The keys whose attestations are trusted."""
 
     def find_registry_key(self, key_id: Any) -> TrustedKey | None:
-        """Return the registry key with this id."""
+        """Return the trusted registry key with this id; None if there is none."""
         return _find_key(self.registry_keys, key_id)
 
     def find_attestation_key(self, key_id: Any) -> TrustedKey | None:
-        """Return the attestation key with this id."""
+        """Return the trusted attestation key with this id; None if there is none."""
         return _find_key(self.known_keys, key_id)
 
 
@@ -123,6 +124,7 @@ class InstallerPolicy(Record):
     filesystem: str = "deny"
     exec: str = "deny"
     allow_legacy: bool = False
+    """Whether channels whose name begins with ``legacy-`` are allowed."""
 
 
 def parse_installer_policy(data: bytes) -> InstallerPolicy:
@@ -151,7 +153,7 @@ def _build_policy_error(path: str, problem: str) -> PinwardenError:
 
 FORMAT = "pinwarden-trust/1"
 MAX_AGE_DAYS = 14
-"""The maximum age of a signed checkpoint of the log. Static exports are renewed every few days."""
+"""The default maximum age of a log's signed checkpoint. It leaves time to renew static exports."""
 _MAX_AGE_LIMIT_DAYS = 3650
 _REPLACED_REASON = "the registry replaced this key"
 
@@ -198,7 +200,7 @@ class RevokedKey(Record):
 
 
 class TrustStore(Record):
-    """All keys that are or were trusted."""
+    """The trusted registries, the trusted attestation keys, and the revoked keys."""
 
     registries: tuple[TrustedRegistry, ...] = ()
     keys: tuple[AttestationKey, ...] = ()
@@ -228,13 +230,13 @@ class TrustStore(Record):
         return tuple(witness for witness in witnesses if not self.find_revoked_key(witness.key.did))
 
     def find_witness(self, text: str) -> WitnessKey | None:
-        """The witness with this key or name; None if there is none or the name is ambiguous."""
+        """Return the witness with this key or name; None if there is none, or several."""
         witnesses = {witness for registry in self.registries for witness in registry.witnesses}
         matches = [witness for witness in witnesses if text in (str(witness), witness.key.did, witness.name)]
         return matches[0] if len(matches) == 1 else None
 
     def find_entry(self, text: str) -> TrustedRegistry | AttestationKey | None:
-        """The registry or key with this key id or name; None if there is none or the name is ambiguous."""
+        """Return the registry or attestation key with this key id or name; None if there is none, or several."""
         entries: tuple[TrustedRegistry | AttestationKey, ...] = (*self.registries, *self.keys)
         matches = [entry for entry in entries if text in (entry.key.key_id, entry.key.name)]
         return matches[0] if len(matches) == 1 else None
@@ -319,7 +321,7 @@ def add_key(store: TrustStore, known: AttestationKey) -> TrustStore:
 
 
 def remove_key(store: TrustStore, key_id: str) -> TrustStore:
-    """Remove a key without revoking it."""
+    """Remove the registry or attestation key with this key id, without revoking the key."""
     return replace(
         store,
         registries=tuple(registry for registry in store.registries if registry.key.key_id != key_id),

@@ -1,6 +1,6 @@
 """The user's trust store, and the last seen state of each registry's log.
 
-Both files belong to the user, not to a project: a repository must not decide which keys its users trust.
+These files belong to the user, not to a project: a repository must not decide which keys its users trust.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def policy_path(trust: Path) -> Path:
 
 
 def log_state_path(trust: Path, log: NoteKey) -> Path:
-    """Return the path of a log's last seen state. After a key change, the state has another path."""
+    """Return the path of a log's last seen state. The path depends on the log's key."""
     return trust.parent / "logs" / f"{Digest.of_bytes(str(log).encode()).hex[:40]}.json"
 
 

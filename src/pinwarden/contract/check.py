@@ -35,10 +35,13 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
 ) -> LockfileCheckResult:
     """Compare a lockfile with the current contracts.
 
-    1. Verify the file's own digests, and raise ``LOCK_TAMPERED`` for an edited file. MCP Fusion skips this step.
-    2. Generate a lockfile from the current contracts. If both have the same digest, the lockfile is up to date.
+    1. Verify the digests in the file. Raises ``LOCK_TAMPERED`` for an edited file.
+    2. Generate a lockfile from the current contracts. If both have the same digest, no tool or prompt changed.
     3. Otherwise compare tools and prompts one by one.
-    4. Compare ``current`` with the facts that only the extension records. MCP Fusion skips this step.
+    4. Check that the readable members of unchanged tools and prompts match their digests.
+    5. Compare ``current`` with the facts that only the extension records.
+
+    With ``compat``, only steps 2 and 3 run, as in MCP Fusion.
     """
     used_dialect = dialect or detect_dialects(lockfile.document)[0]
     sealed = not compat and check_body(lockfile)
@@ -151,7 +154,7 @@ def _check_readable_parts(lockfile: Lockfile, fresh: Lockfile) -> None:
 
 
 def _with_unknown_flags(entry: Mapping[str, Any], fresh: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace false by null for unknown flags. Older lockfiles have false for them, with the same digest."""
+    """Return a locked entry with null for unknown flags. Older lockfiles wrote false; the digest is the same."""
     locked, now = entry.get("entitlements"), fresh.get("entitlements")
     if not isinstance(locked, Mapping) or not isinstance(now, Mapping):
         return entry

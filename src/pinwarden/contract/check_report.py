@@ -111,7 +111,7 @@ def _build_unsealed_row(name: str) -> Row:
 
 
 def _find_matching_dialect(locked: Lockfile, observed: ObservedServer) -> Dialect:
-    """Return the first possible dialect that reproduces the lockfile's digest, or else the newest one."""
+    """Return the first possible dialect that reproduces the lockfile's digest, or else the newest possible one."""
     possible = detect_dialects(locked.document)
     for dialect in possible:
         generated = generate_lockfile("", observed.contracts, observed.prompts, generated_at="", dialect=dialect)

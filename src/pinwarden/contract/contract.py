@@ -68,7 +68,7 @@ class TokenContract(Record):
 
 
 class EntitlementContract(Record):
-    """The entitlements of a tool's code. ``raw`` lists the functions that the code calls.
+    """The entitlements of a tool's code. ``raw`` lists the called functions that need them.
 
     A flag is None (unknown) if the code was not analysed completely and the entitlement was not found.
     """

@@ -106,7 +106,7 @@ class TokenBudget(Record):
 
 
 class CostChange(Record):
-    """The costs of a server now, and when it was locked if the lock has its surface."""
+    """The costs of a server now, and at the time of the lock (None if the lock has no surface)."""
 
     now: Costs
     before: Costs | None

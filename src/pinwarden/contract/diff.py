@@ -102,7 +102,7 @@ class _Difference(Record):
 
 
 def diff_contracts(before: ToolContract, after: ToolContract, *, compat: bool = False) -> ContractDiff:
-    """Compare two contracts. With ``compat``, the differences have MCP Fusion's severities."""
+    """Compare two contracts. ``compat`` returns only differences that MCP Fusion reports, with its severities."""
     deltas = sort_deltas(
         Delta(
             category=difference.category,
@@ -161,7 +161,7 @@ def _compare_surfaces(old: SurfaceContract, new: SurfaceContract) -> Iterator[_D
 def _build_text_difference(
     category: str, field: str, message: str, sides: _BeforeAfter, original: str | None
 ) -> _Difference:
-    """Return a change of text that a model reads: risky, or breaking if the new text looks like an attack."""
+    """Build the difference for a changed text that a model reads: risky, or breaking if it looks like an attack."""
     old, new = sides
     attacks = find_new_cues([new], ApprovedText(old)) if new else ()
     return _build_difference(category, field, message, sides, (original, BREAKING if attacks else RISKY))

@@ -154,7 +154,7 @@ def _report_unfollowed_code(entity: str, name: str, before: Mapping[str, Any], e
 
 
 _LOWER_SEVERITIES = {SUBPROCESS: "review", NATIVE: "review"}
-"""Entitlements that may not contradict ``readOnlyHint``, because another program or native code may only read."""
+"""Severities of entitlements that can be compatible with ``readOnlyHint``, if the other program only reads."""
 
 
 def _is_locked(locked: Lockfile, contradiction: Contradiction) -> bool:

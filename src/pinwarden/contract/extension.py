@@ -92,7 +92,7 @@ def compute_body_digest(lockfile: Lockfile) -> Digest:
 
 
 def check_body(lockfile: Lockfile) -> bool:
-    """Verify the digests of the extension; return False if the lockfile has none.
+    """Verify the digests of the extension; return False if the lockfile has no extension.
 
     Raises ``LOCK_TAMPERED`` if the lockfile was edited.
     """
@@ -176,7 +176,7 @@ def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
 
 
 def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> ToolContract:
-    """Replace False by None for unknown flags. Older lockfiles have false for them."""
+    """Return a contract with None for unknown flags. Older lockfiles wrote false for them."""
     evidence, facts = entry.get("evidence"), entry.get("entitlements")
     analysed = isinstance(evidence, Mapping) and evidence.get("entitlements") != UNKNOWN
     if analysed and not (isinstance(facts, Mapping) and facts.get("unknown")):
@@ -185,7 +185,7 @@ def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> Too
 
 
 def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
-    """Add a DSSE signature (Ed25519) over the body digest and the surface digest."""
+    """Add a DSSE signature (Ed25519) over the body digest and the surface digest. Replaces an earlier signature."""
     if not check_body(lockfile):
         raise PinwardenError("LOCK_INVALID", "the lockfile has no extension, so there is no body digest to sign")
     extension = _require_extension(lockfile)

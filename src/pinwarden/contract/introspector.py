@@ -252,7 +252,7 @@ def _locate_handler(function: Any) -> dict[str, Any] | None:
 
 
 def _describe_middleware(value: Any) -> dict[str, Any] | None:
-    """Describe a middleware that the server's author wrote; None for a middleware of the framework."""
+    """Describe a middleware that the server's author added; None for one that the framework adds itself."""
     kind = value if inspect.isfunction(value) else type(value)
     module = getattr(kind, "__module__", "")
     own = not (module.startswith(("mcp.server", "fastmcp.server.middleware.dereference")))
@@ -287,7 +287,7 @@ def _hash_source(kind: Any) -> str | None:
 
 
 def _list_modules(folder: Path) -> dict[str, str]:
-    """Return the modules that were imported from the server's folder."""
+    """Return the file of each module that was imported from the server's folder, by module name."""
     modules: dict[str, str] = {}
     root = folder.resolve()
     for name, module in list(sys.modules.items()):

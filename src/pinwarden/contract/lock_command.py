@@ -1,6 +1,6 @@
 """``contract lock``: generate, read and write lockfiles.
 
-A lockfile is only rewritten if more than its generation time changes.
+A lockfile is rewritten only if something other than its generation time and signature changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoredLockfile(Record):
 
 
 def load_lockfile(name: str | None, dialect: Dialect | None = None) -> StoredLockfile:
-    """Read the lockfile with this name, or the lockfile in the current folder.
+    """Read the lockfile at the path ``name``, or the lockfile in the current folder.
 
     If no lockfile exists, the path is the dialect's default. Call this before starting the server, so that a corrupt
     lockfile is reported early.

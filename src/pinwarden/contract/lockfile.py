@@ -64,7 +64,7 @@ class Lockfile(Record):
 
 
 class LockfileCheckResult(Record):
-    """The names of tools and prompts that changed since the lockfile was written."""
+    """Which tools and prompts were added, removed, changed or left unchanged since the lockfile was written."""
 
     ok: bool
     message: str
@@ -134,7 +134,7 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a default
 
 
 def _sort_prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
-    """Sort the prompts by name."""
+    """Sort the prompts by name. Raises for two of the same name, unless ``compat`` is set."""
     by_name = {item.name: item for item in listed}  # the last one registered wins
     if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
         return [by_name[name] for name in sort_by_utf16(by_name)]

@@ -155,7 +155,7 @@ def _analyse_handlers(
     sources: Mapping[str, Source],
     packages: Mapping[str, Source] | None,
 ) -> Analysis:
-    """Analyse the source code of the handlers. Handlers that the process does not report are searched in the source."""
+    """Analyse the source code of the handlers. Searches the source for handlers that the process does not report."""
     from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 
     handlers: list[Handler] = []
@@ -329,7 +329,7 @@ _MAX_LISTED = 5
 
 
 def describe_location(finding: EntitlementFinding | UnfollowedCode) -> str:
-    """Return the file, line and code of a finding, and the call path from the handler to that line."""
+    """Return the file, line and called function of a finding, and the call path from the handler to that line."""
     call_path = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
     return f"{finding.path}:{finding.line} {finding.what}" + (f" via {call_path}" if call_path else "")
 

@@ -98,7 +98,7 @@ class ServerDiff(Record):
 
 
 def diff_lockfiles(before: Lockfile, after: Lockfile, *, compat: bool = False) -> ServerDiff:
-    """Compare two lockfiles. ``compat`` compares only tools that both of them have, by MCP Fusion's severities."""
+    """Compare two lockfiles. ``compat`` compares only tools that both have, and uses MCP Fusion's severities."""
     if not compat:
         check_body(before)
         check_body(after)

@@ -196,7 +196,7 @@ class _BundleDownload:
 
 
 def _explain_no_trusted_registry(err: PinwardenError) -> PinwardenError:
-    """Add a hint about how to trust a registry, if the user trusts none yet."""
+    """Explain a failed signature check to a user who trusts no registry yet. Other errors stay unchanged."""
     if err.code != "POINTER_SIGNATURE_INVALID":
         return err
     return PinwardenError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RegistryBundleFetcher:
-    """Fetches the files of locked bundles from a registry that the user or the trust store names, never the lock."""
+    """Fetches the files of locked bundles. The user or the trust store names the registry, never the lock."""
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ def _group_bundle_entries(entries: Iterable[Entry], names: Sequence[str]) -> lis
 
 
 def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
-    """Download the newest version of an installed bundle, and compare it with the locked version."""
+    """Stage the newest version of an installed bundle, and compare it with the locked one. Failures become rows."""
     pin = find_bundle_pin(entries[0])
     if pin is None:
         raise TypeError("every entry of the group pins a bundle")
@@ -291,7 +291,7 @@ def _build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
 
 
 def _build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
-    """Report that the update is from another registry: two trusted registries may name different bundles alike."""
+    """Report an update from another registry, because two registries may use one name for different bundles."""
     if old.log_id not in (None, new.log_id):
         message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
         yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))

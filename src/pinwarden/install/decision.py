@@ -78,7 +78,7 @@ class AcceptedBundle(Record):
     opened: OpenedBundle
     provenance: Provenance
     published: PublishedVersion | None
-    """The registry's signed statement about the version; None if the bundle is from an OCI registry."""
+    """The registry's signed record of the version; None if the bundle is from an OCI registry."""
     registry: TrustedRegistry
     log_position: LogPosition | None
     """The position of the pointer's event in the log; None with ``--literal``, which does not read the log."""
@@ -198,7 +198,7 @@ class InstallChecks:
     def fail_step(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
-        """Record that an acceptance step failed before all steps could run.
+        """Record that an acceptance step failed before all steps could run, and refuse the install.
 
         Pass ``step`` if the error code does not identify the step. ``details`` are shown for steps that passed.
         """
@@ -231,7 +231,7 @@ def check_key_current(registry: TrustedRegistry, state: LogState) -> None:
 
 
 def check_published_version(published: PublishedVersion, documents: BundleDocuments) -> None:
-    """Raise ARTIFACT_MISMATCH if the registry published another bundle as this version."""
+    """Raise ARTIFACT_MISMATCH if the registry published a different bundle as this version."""
     if (published.root_cid, published.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
         raise PinwardenError(
             "ARTIFACT_MISMATCH",

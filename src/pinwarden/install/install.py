@@ -68,7 +68,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     1. Download the bundle and check it: the nine acceptance steps, the registry's log, every byte. This step saves the
        state of the log, and trusts the registry's new key if the log records a key change.
     2. Find the configuration file of each requested client.
-    3. Refuse a version other than the locked one.
+    3. If the bundle is already locked, refuse any other version.
     4. Store the files, unpack them, and read the server's surface.
     5. Scan the surface. Warnings stop the install, unless they are approved.
     6. Write the lock entries and the approved surface.
@@ -95,7 +95,7 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
 
 
 def is_locked_without_bundle(project: Project, name: str) -> bool:
-    """Whether the lock has a server of that name that was not installed as a bundle."""
+    """Whether the lock has a server with this name that was not installed as a bundle."""
     from pinwarden.project.run import is_bundle
 
     lock = lock_store.read(project.lock)
@@ -259,7 +259,7 @@ def _build_install_report(
             "version": pin.version,
             "registry": pin.registry,
             "content_hash": str(pin.archive),
-            "api_surface": staged.api_surface,
+            "api_surface": staged.api_surface_hash,
             "surface": str(staged.surface.digest) if staged.surface else None,
             "surface_from": pin.surface_from,
             "policy": {

@@ -86,7 +86,7 @@ class LogFollower:
         return None if registry is None else self.follow(log, exclude_revoked_witnesses(registry, trusted))
 
     def _follow_to_head(self, log: RegistryReader, registry: TrustedRegistry) -> FollowedLog:
-        """Follow the log to its head. One process at a time updates the saved state, which never goes back."""
+        """Follow the log to its head. A lock ensures that the saved state never goes back to an older one."""
         path = log_state_path(self._trust_path, registry.log)
         options = FollowOptions(
             key=registry.log.key, witnesses=registry.witnesses, quorum=registry.witnesses_needed, watch=()
@@ -120,7 +120,7 @@ class LogFollower:
         return followed
 
     def _trust_new_key(self, registry: TrustedRegistry, state: LogState) -> None:
-        # Saved under the new key first, so that following under that key does not start from the beginning.
+        # Save the state under the new key first, so that following with that key does not start from the beginning.
         new_path = log_state_path(self._trust_path, NoteKey(name=registry.log.name, key=state.key))
         with hold_write_lock(new_path, LOG_SECONDS):
             saved = load_log_state(new_path)

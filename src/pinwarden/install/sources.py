@@ -65,7 +65,7 @@ class BundleSource(ABC):
 
     @abstractmethod
     def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """Return the statement about a version that the registry signed with this key; None if the source has none."""
+        """Return the record of a version that the registry signed with this key; None if the source has none."""
 
     @abstractmethod
     def get_archive(self, published: PublishedVersion | None) -> bytes:
@@ -125,7 +125,7 @@ class RegistryBundleSource(BundleSource):
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def get_published_version(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """Return the registry's statement about a version. The signature is verified: files may be from a mirror."""
+        """Return the registry's record of a version. Its signature is verified, because files may be from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
@@ -136,7 +136,7 @@ class RegistryBundleSource(BundleSource):
         return self._files.get_blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
 
     def get_blob(self, cid: str) -> bytes:
-        """Return the archive with the CID that a lock pins."""
+        """Return the archive with this CID, verified. Locks pin this CID."""
         return self._files.get_blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
 
     def get_surface(self, cid: str) -> bytes:

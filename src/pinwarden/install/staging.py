@@ -41,8 +41,8 @@ class StagedBundle(Record):
     description: str = ""
 
     @property
-    def api_surface(self) -> str | None:
-        """The API surface hash of the surface that the install will approve; None without a surface."""
+    def api_surface_hash(self) -> str | None:
+        """The API surface hash of `surface`; None if the surface is unknown."""
         return None if self.surface is None else compute_api_surface(self.surface)
 
 
@@ -149,7 +149,7 @@ def _download_recorded_surface(accepted: AcceptedBundle, source: BundleSource) -
 
 
 def _probe_matching_surface(project: Project, pin: BundlePin, folder: Path, accepted: AcceptedBundle) -> Surface:
-    """Start the server and read its surface. Raises SURFACE_DIFFERS if the registry recorded another surface."""
+    """Start the server and read its surface. Raises SURFACE_DIFFERS if the registry recorded a different one."""
     surface = _probe(project, pin, folder)
     probed_hash = compute_api_surface(surface)
     recorded_hash = accepted.published.api_surface if accepted.published else None

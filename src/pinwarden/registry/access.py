@@ -74,7 +74,7 @@ def hash_token(text: str) -> str:
 
 
 def verify_statement(registry: Registry, document: object, action: str) -> PublisherStatement:
-    """Verify that a request was signed recently, for this registry and this action."""
+    """Verify that a statement (a signed request) is recent, and is for this registry and this action."""
     statement = statement_document.statement_from_json(document)
     if statement.log_id != registry.identity.log_id or statement.action != action:
         raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
@@ -89,7 +89,7 @@ def verify_statement(registry: Registry, document: object, action: str) -> Publi
 
 
 def authorize_namespace(transaction: Transaction, caller: Caller, statement: PublisherStatement, tool: str) -> str:
-    """Return the namespace of a bundle. Raises unless the caller's token and the signer's key are for it."""
+    """Return the namespace of a bundle. Raises unless the caller's token and the signing key belong to it."""
     namespace = publishers.find_namespace(transaction, tool)
     if namespace is None:
         raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")
@@ -105,7 +105,7 @@ def authorize_namespace(transaction: Transaction, caller: Caller, statement: Pub
 def mark_statement_used(
     transaction: Transaction, registry: Registry, statement: PublisherStatement, *, again: bool = False
 ) -> None:
-    """Record that a signed request was used. Raises if it was used before, unless ``again`` is set."""
+    """Record that a statement was used. Raises if it was used before, unless ``again`` is set."""
     if not publishers.add_used_statement(transaction, str(statement.digest), registry.now_ms()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was already used")
 
@@ -143,7 +143,7 @@ def _build_audit_row(registry: Registry, caller: Caller, action: str, subject: s
 
 
 def add_namespace(registry: Registry, name: str, owner: str) -> Report:
-    """Create a namespace with its first owner."""
+    """Create a namespace, with the key ``owner`` as its first owner."""
     check_namespace(name)
     key = PublicKey.parse(owner)
     try:

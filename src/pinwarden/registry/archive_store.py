@@ -11,10 +11,10 @@ from pinwarden.system.files import read_file, write_atomically
 
 
 class ArchiveStore(ABC):
-    """Stores archives by CID. Every read is verified against the CID."""
+    """Stores archives by CID. `get` verifies the bytes; a file at `find_path` is not verified."""
 
     def put(self, data: bytes) -> str:
-        """Store bytes and return their CID."""
+        """Store an archive, and return its CID."""
         cid = str(blob_cid(data))
         if not self._is_intact(cid, len(data)):
             self._put(cid, data)
@@ -30,13 +30,13 @@ class ArchiveStore(ABC):
             raise
 
     def get(self, cid: str, max_bytes: int) -> bytes | None:
-        """Return the bytes of a CID; None if they are not stored."""
+        """Return the archive with this CID; None if it is not stored. Raises if the stored bytes are damaged."""
         data = self._get(cid, max_bytes)
         if data is not None and str(blob_cid(data)) != cid:
             raise PinwardenError("DATABASE_CORRUPT", f"the stored archive {cid} does not match its CID")
         return data
 
-    def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
+    def find_path(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has files
         """Return the path of an archive's file; None if the archive is not stored in a file."""
         return None
 
@@ -45,7 +45,7 @@ class ArchiveStore(ABC):
 
     @abstractmethod
     def has(self, cid: str) -> bool:
-        """Whether the bytes are stored."""
+        """Whether an archive with this CID is stored. Its bytes are not verified."""
 
     @abstractmethod
     def _put(self, cid: str, data: bytes) -> None: ...

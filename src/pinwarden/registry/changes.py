@@ -73,7 +73,7 @@ def _move_channel(
 
 
 def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement) -> ChangeResult:
-    """Record the yank in the log, and remove the pointers of all channels to the version."""
+    """Record the yank in the log, and remove the pointer of every channel that points to the version."""
     version = _load_authorized_version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is not None:
@@ -158,7 +158,8 @@ _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement]
 def add_attestation(registry: Registry, caller: Caller, request: bytes) -> ChangeResult:
     """Add an attestation to a published version.
 
-    The attestation is signed by its issuer, who need not be the caller. The caller's token only limits the rate.
+    The attestation is signed by its issuer, who need not be the caller. The caller's token only decides which limits
+    apply.
     """
     document = read_json(request)
     subject = DocumentReader(document, "attestation").object("subject")
@@ -199,9 +200,9 @@ def _read_reason(statement: PublisherStatement, default: str) -> str:
 
 
 def add_cosignatures(registry: Registry, data: bytes) -> int:
-    """Store the cosignatures of known witnesses for the current head. Returns the number of cosignatures.
+    """Store the cosignatures of known witnesses for the current head. Returns their number.
 
-    The request is the complete checkpoint, as a note with the witness's signature line.
+    ``data`` is the complete checkpoint note, with the signature lines of the witnesses.
     """
     witnesses = [WitnessKey.parse(text) for text in registry.witnesses]
     note = Note.parse(data)

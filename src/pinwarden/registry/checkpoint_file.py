@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FILE = "registry.checkpoint"
 NO_TOOL, KEYS = "", "registry-key"
-"""Bundle and channel of the log entries about the registry's key. No bundle has an empty name."""
+"""The bundle name and channel under which the log stores changes of the registry's key. No bundle has an empty name."""
 _MAX_BYTES = 64 * 1024
 _WRITE_LOCK = Lock()
 
@@ -58,7 +58,7 @@ def save_checkpoint(path: Path | None, head: LogHead) -> None:
 
 
 def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, key: PublicKey) -> None:
-    """Raise ``REGISTRY_LOG_BEHIND`` if the log in the database is shorter than the checkpoint or inconsistent."""
+    """Raise ``REGISTRY_LOG_BEHIND`` if the log in the database does not contain the log of the stored checkpoint."""
     note = None if path is None else _read_note(path)
     if note is None:
         return

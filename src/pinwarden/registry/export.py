@@ -20,11 +20,11 @@ from pinwarden.system.database import Transaction
 
 
 def export_registry(registry: Registry, folder: Path, base_url: str | None = None) -> Report:
-    """Write the registry's files to a folder, and report how many were new.
+    """Write the registry's files to a folder, and report how many were written.
 
     Publishing waits while the files are written, so all files belong to one head of the log. Content under a CID is
-    written once. Other files are replaced one by one, referenced files first, so that a web server can keep serving the
-    folder.
+    not written again. Other files are replaced one by one. A file is written after the files that it refers to, so that
+    a web server can keep serving the folder.
     """
     written = 0
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
@@ -89,7 +89,7 @@ def _write_file(registry: Registry, transaction: Transaction, folder: Path, path
 
 
 def _write_official_entries(transaction: Transaction, folder: Path, base: str) -> int:
-    """Write one file per version, as in the official API. Search is left out, because it needs a live server."""
+    """Write each version and each ``latest`` at its path in the official API. Search needs a live server."""
     written = 0
     for tool in publications.list_tools(transaction):
         versions = publications.list_versions(transaction, tool)

@@ -44,12 +44,13 @@ _MAX_BUNDLE_BYTES = TILE_WIDTH * (2 + 0xFFFF)
 
 
 class FollowOptions(Record):
-    """The log to follow, and the witnesses whose cosignatures are required."""
+    """The log's key, the witnesses that must have cosigned the head, and the names to watch."""
 
     key: PublicKey | None = None
     """The registry's key. If None, the first key that the registry presents is trusted and saved."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
+    """The number of witnesses whose cosignatures are required."""
     watch: tuple[str, ...] | None = None
     """Bundles and namespaces whose events are returned; None for all."""
 
@@ -98,9 +99,9 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
 
 
 def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """Return the state with the key of its first new entry, and the key changes to expect up to the head.
+    """Return the state with the key that signs its next entry, and the key changes that the new entries must contain.
 
-    The list is downloaded only for a new state, or if another key than the known one signed the head.
+    The registry's list of key changes is downloaded only if the state is new, or if its key did not sign the head.
     """
     signed = is_note_signed(note, NoteKey(name=known.log_id, key=known.key))
     if known.edge.size and signed:
@@ -120,7 +121,7 @@ def _build_first_state(files: RegistryReader, options: FollowOptions) -> LogStat
 
 
 def _fetch_entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
-    """Yield the entries from ``start`` up to ``stop``, one tile at a time."""
+    """Yield the entries from ``start`` up to, but not including, ``stop``. Downloads one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
         tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MAX_BUNDLE_BYTES)
@@ -155,7 +156,7 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
 def fetch_signed_checkpoint(
     files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
 ) -> CheckpointDocument:
-    """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
+    """Download the JSON checkpoint, and verify its signature. If its size is the head's, its root must be, too."""
     document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
         set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
@@ -172,7 +173,7 @@ def fetch_signed_checkpoint(
 
 
 def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHead) -> None:
-    """Verify that one head extends another, from tiles alone, without reading the entries between them."""
+    """Verify that the head ``new`` extends the head ``old``. Reads only tiles, not the entries between the heads."""
     from pinwarden.core.tlog import prove_consistency, verify_consistency
 
     size = new.checkpoint.size
@@ -245,7 +246,7 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
 
 
 def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
-    """Raise if the tiles have another root than the entries, because clients compute proofs from tiles."""
+    """Raise if the tiles do not have the root of the head. Clients compute their proofs from tiles."""
 
     def fetch(level: int, index: int, width: int) -> bytes:
         return files.get(f"{names.LOG}/{tile_path(level, index, width)}")

@@ -47,7 +47,7 @@ class VerifiedHead(Record):
 def verify_head(
     data: bytes, log_id: str, key: NoteKey, witnesses: Sequence[WitnessKey] = (), quorum: int = 0
 ) -> VerifiedHead:
-    """Verify a checkpoint: the log's signature, its origin, and the number of witnesses."""
+    """Verify a checkpoint: the log's signature, its origin, and that enough witnesses cosigned it."""
     note = Note.parse(data)
     note.verify([key])
     checkpoint = Checkpoint.parse(note.text)
@@ -86,8 +86,8 @@ def follow_entries(
 ) -> tuple[LogState, list[LogEvent]]:
     """Verify all entries up to the head. Returns the new state, and the events that ``selects`` accepts.
 
-    The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
-    entries (`list_expected_key_changes`).
+    Raises unless the log has the size and root of the head after the last entry. ``changes`` are the key changes that
+    must be among the entries (`list_expected_key_changes`).
     """
     check_growth(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
@@ -196,7 +196,7 @@ def verify_proof(
 ) -> tuple[int, VerifiedHead]:
     """Verify the inclusion proof of a pointer. Returns the index of its event, and the head that the proof refers to.
 
-    The log is read after the proof, so its head must not be older than the proof's.
+    The caller downloads ``head`` after the proof, so it must not be older than the proof's head.
     """
     parsed = TlogProof.parse(proof)
     size = Checkpoint.parse(parsed.checkpoint.text).size
@@ -262,7 +262,7 @@ def is_note_signed(note: Note, key: NoteKey) -> bool:
 
 
 def check_key_not_replaced(state: LogState, note: Note) -> None:
-    """Raise if a key that was replaced signed the head: it is an old head, or forged with a stolen key."""
+    """Raise if a key that was replaced signed the head: the head is old, or forged with a stolen key."""
     for change in state.key_changes:
         if not is_note_signed(note, NoteKey(name=state.log_id, key=change.old)):
             continue
@@ -278,9 +278,9 @@ def check_key_not_replaced(state: LogState, note: Note) -> None:
 def list_expected_key_changes(
     state: LogState, listed: Sequence[KeyChange], size: int
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """Return the state with the key of its first new entry, and the key changes up to a head of ``size`` entries.
+    """Return the state with the key that signs its next entry, and its new key changes in a log of ``size`` entries.
 
-    The list is not trusted: each change must be found in the log at its index.
+    ``listed`` is not trusted: `follow_entries` must find each change in the log at its index.
     """
     earlier_changes = tuple(change for change in listed if change.seq < size)
     if state.edge.size:
@@ -298,7 +298,7 @@ def list_expected_key_changes(
         return state, pending_changes
     keys = [change.old for change in earlier_changes] + [change.new for change in earlier_changes[-1:]]
     if not earlier_changes or state.key not in keys:
-        return state, ()  # the key did not change, so the known key must have signed the head
+        return state, ()  # no listed change concerns the known key, so that key must have signed the head
     # Each key change is signed by both keys, so a follower may start with any key of the log.
     return replace(state, key=earlier_changes[0].old), earlier_changes
 
@@ -308,7 +308,7 @@ def _starts_from_current_key(state: LogState, pending_changes: Sequence[KeyChang
 
 
 def apply_key_change(state: LogState, change: KeyChange) -> LogState:
-    """Return the state with the new key, after its key change was found in the log."""
+    """Return the state with the new key. Call it only after the key change was found in the log."""
     return replace(state, key=change.new, key_changes=(*state.key_changes, _to_logged_change(change)))
 
 
@@ -371,7 +371,7 @@ class LogState(Record):
 
 
 def encode_log_state(state: LogState) -> bytes:
-    """Encode a state as a file, with a digest that detects edits."""
+    """Encode a state as a file, with a digest that detects damage."""
     pointers: dict[str, dict[str, Any]] = {}
     for (tool, channel), pointer in sorted(state.pointers.items()):
         row = {"seq": pointer.seq, "root_cid": pointer.root_cid, "descriptor_cid": pointer.descriptor_cid}

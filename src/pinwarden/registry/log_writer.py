@@ -98,7 +98,7 @@ def _append_event(
 
 
 def _is_installable(change: PointerChange) -> bool:
-    """Whether the change gives its channel a pointer. Yanks are logged on special channels without a pointer."""
+    """Whether clients can install from the channel. Yanks are logged on special channels, which have no pointer."""
     return not change.channel.startswith(YANKED_PREFIX)
 
 

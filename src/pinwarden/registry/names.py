@@ -55,12 +55,12 @@ def check_version(version: str) -> str:
 
 
 def is_in_namespace(tool: str, namespace: str) -> bool:
-    """Whether a bundle or namespace belongs to a namespace."""
+    """Whether ``tool``, a bundle or a namespace, is ``namespace`` itself or inside it."""
     return tool == namespace or tool.startswith(f"{namespace}.")
 
 
 def find_longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
-    """Return the longest namespace that contains a bundle. The owner of a shorter namespace may have delegated it."""
+    """Return the longest namespace that contains a bundle (owners may delegate longer ones); None if there is none."""
     return max((namespace for namespace in namespaces if is_in_namespace(tool, namespace)), key=len, default=None)
 
 

@@ -29,7 +29,7 @@ class OciArchiveStore(ArchiveStore):
 
     @classmethod
     def open_at(cls, url: str) -> OciArchiveStore:
-        """Return the repository at ``oci://host/name``."""
+        """Open the archive store in the OCI repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
         endpoint = find_registry_endpoint(reference, settings, configured_by="argument")
@@ -41,7 +41,7 @@ class OciArchiveStore(ArchiveStore):
         self._fetcher.close()
 
     def has(self, cid: str) -> bool:
-        """Whether an artifact has that tag."""
+        """Whether the repository has an artifact that is tagged with this CID."""
         return self._registry.fetch_document(str(Cid.parse(cid))) is not None
 
     def _put(self, cid: str, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """Serve the API of the official MCP registry, so that clients of this API can list the bundles of a registry.
 
-A tool ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry contains
+A bundle ``com.acme.notes`` in the namespace ``com.acme`` has the name ``com.acme/notes`` in this API. An entry contains
 the archive's URL and digest. Only ``pinwarden install`` verifies the log and the attestations.
 """
 
@@ -117,7 +117,7 @@ def _list_entries(transaction: Transaction, tool: str, base: str, *, latest: boo
 
 
 def choose_latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
-    """Return the highest version that is not yanked."""
+    """Return the highest version that is not yanked; None if there is none."""
     best = choose_latest_release([(version.version, version.yanked is not None) for version in versions])
     return next((version for version in versions if version.version == best), None)
 

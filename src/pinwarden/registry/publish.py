@@ -96,10 +96,12 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
 
     1. Check that the documents are consistent and that the request is signed for them.
     2. Check that caller and signer belong to the namespace.
-    3. Verify the archive against the manifest, and hash it.
+    3. Verify the archive against the bundle manifest, and hash it.
     4. Probe the server for its surface, in a sandbox.
     5. Refuse to move the channel to an older version, unless the request allows it.
     6. Write version, log event and head in one transaction.
+
+    For a version that is already published, steps 3 and 4 are skipped, and only the channel moves.
     """
     submitted = _parse_request(registry, request)
     with registry.database.transaction() as transaction:
@@ -115,7 +117,7 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
 
 
 def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
-    """Store an uploaded archive before it is published."""
+    """Store an uploaded archive, and return its digest. Raises if its CID is not ``cid``."""
     if str(blob_cid(data)) != cid:
         raise PinwardenError("ARTIFACT_MISMATCH", f"the uploaded bytes do not match {cid[:80]}")
     registry.blobs.put(data)
@@ -274,7 +276,7 @@ def _write_publication(
     transaction: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
 ) -> PublishResult:
     descriptor = submitted.descriptor
-    # Checked again under the write lock.
+    # Check the namespace again: it may have changed before this transaction got the write lock.
     namespace = authorize_namespace(transaction, caller, submitted.statement, descriptor.name)
     present = publications.find_version(transaction, descriptor.name, descriptor.version)
     channel = publications.find_channel(transaction, descriptor.name, submitted.channel)

@@ -171,7 +171,7 @@ def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIde
 
 
 def sign_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
-    """Sign a request. The signature is valid once, and only for this registry."""
+    """Build and sign a statement. The registry with this identity accepts it once; other registries refuse it."""
     value = registry_documents.build_unsigned_statement(
         identity.log_id, action, body, wall_clock(), secrets.token_hex(16)
     )

@@ -53,7 +53,7 @@ def find_file(registry: Registry, path: str) -> RegistryFile | None:
 
 
 def find_file_in(registry: Registry, transaction: Transaction, path: str) -> RegistryFile | None:
-    """Return the file at a path, within a transaction."""
+    """Return the file at a path, read in a given transaction; None if there is none."""
     for pattern, handler in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:

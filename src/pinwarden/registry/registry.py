@@ -55,7 +55,7 @@ class RegistryLimits(Record):
     attestations: int = 100
     """Maximum number of attestations per bundle."""
     attestation_bytes: int = 64 * 1024
-    """Maximum size of one attestation. Any token may add attestations to any bundle, and every installer reads all."""
+    """Maximum size of one attestation. Any token may add attestations to any bundle, and installers read them all."""
     description_chars: int = 4096
     """Maximum length of a version's description. Lists of versions contain all descriptions."""
     compared_items: int = 5_000
@@ -110,7 +110,7 @@ def build_default_log_id(key: PublicKey) -> str:
 def initialize_identity(
     database: Database, wanted: RegistryIdentity, signer: Signer, checkpoint: Path | None, *, new_key: bool
 ) -> RegistryIdentity:
-    """Store the registry's identity in an empty database, or check that the database belongs to this key.
+    """Store the identity in an empty database; otherwise check the key of the stored one. Returns the stored identity.
 
     Raises ``REGISTRY_LOG_BEHIND`` if the key already existed but the database is empty: the key may have signed another
     log before.
@@ -259,7 +259,7 @@ def _open_exclusively(folder: Path) -> Iterator[None]:
 
 
 def prepare_next_key(folder: Path) -> Signer:
-    """Load the next key of the registry in a folder. Creates the key if there is none."""
+    """Load the key to which the registry in a folder will rotate. Creates the key if there is none."""
     path = folder / NEXT_KEY_FILE
     if not path.exists():
         create_key_file(path, generate_key())

@@ -22,7 +22,7 @@ MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
 
 
 class RegistryReader(ABC):
-    """Reads a registry's files. Content under a CID is verified; other documents are not verified here."""
+    """Reads a registry's files. Only `get_document` and `get_blob` verify what they return, against the CID."""
 
     @abstractmethod
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
@@ -36,7 +36,7 @@ class RegistryReader(ABC):
         return data
 
     def get_document(self, cid: str) -> bytes:
-        """Return the document of a CID, verified."""
+        """Return the document with this CID. Raises ARTIFACT_MISMATCH if the received document does not match it."""
         data = self.get(names.document_path(cid))
         if str(document_cid(data)) != cid:
             raise PinwardenError(
@@ -45,7 +45,7 @@ class RegistryReader(ABC):
         return data
 
     def get_blob(self, cid: str, max_bytes: int = MAX_ARCHIVE_BYTES) -> bytes:
-        """Return the archive of a CID, verified."""
+        """Return the archive with this CID. Raises ARTIFACT_MISMATCH if the received archive does not match it."""
         data = self.get(names.blob_path(cid), max_bytes)
         if str(blob_cid(data)) != cid:
             raise PinwardenError(
@@ -64,7 +64,7 @@ class FolderRegistry(RegistryReader):
         return str(self._folder)
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-        """Return the bytes of a file below the folder."""
+        """Return the bytes of a file below the folder; None if there is no such file."""
         file = self._folder / path
         if ".." in Path(path).parts or not file.is_file():
             return None
@@ -90,7 +90,7 @@ class HttpRegistry(RegistryReader):
         return self._base
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-        """Return the bytes at a path below the URL."""
+        """Download the bytes at a path below the URL; None if there are none."""
         from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is sent.

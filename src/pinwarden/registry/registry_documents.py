@@ -18,7 +18,7 @@ VERSION_SIGNED_FIELDS = (
     *("/schema_version", "/tool", "/version", "/namespace", "/root_cid", "/descriptor_cid", "/archive", "/surface"),
     *("/published_at_utc", "/published_by", "/log_index"),
 )
-"""The members of a version that never change. The registry signs them, so that a mirror cannot alter them."""
+"""The members of a version document that the registry signs, so that a mirror cannot alter them."""
 IDENTITY_SCHEMA = f"{_SCHEMAS}.identity.v1"
 
 
@@ -40,7 +40,7 @@ class PublishedVersion(Record):
     """The API surface hash from the registry's own probe; None if the server could not be probed."""
     surface_cid: str | None
     surface_problem: str | None
-    """Why the registry did not record the surface of this version."""
+    """Why the registry did not record the surface of this version; None if it did."""
     published_at: str
     published_by: str
     seq: int
@@ -195,7 +195,7 @@ class PublisherStatement(Record):
 
 
 def statement_from_json(document: Any) -> PublisherStatement:
-    """Build a statement from a parsed value and verify its signature."""
+    """Build a statement (a signed request) from a parsed value, and verify its signature."""
     reader = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
     reader.text("nonce")
     signatures = read_signatures(reader)

@@ -45,7 +45,7 @@ def analyse(
 
     ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to the handlers that the source
     registers. ``packages`` has the modules of third-party packages, which are analysed if the catalogue does not cover
-    them. Only ``packages.get`` is called, so it may read files on demand.
+    them. Only ``packages.get`` is called, so the mapping may read files on demand.
     """
     interpreter = AbstractInterpreter(sources, packages)
     selected = _list_registered_handlers(interpreter) if handlers is None else tuple(handlers)
@@ -145,7 +145,7 @@ def _build_unfollowed_code(reason: str, handler: Handler) -> UnfollowedCode:
 
 
 def _find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
-    """Return the activations reachable from the roots, each with its shortest call path."""
+    """Return the activations reachable from the roots without ``skipped``, each with its shortest call path."""
     call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:

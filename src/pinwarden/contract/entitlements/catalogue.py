@@ -274,7 +274,7 @@ sqlite3: _sqlite3
 socket.socket(): _socket.socket()
 pickle: _pickle cPickle
 """
-"""Aliases of a name: results of calls, and modules with two names."""
+"""Each row is a name and its aliases: results of calls, and other names of a module."""
 
 NEEDS_NO_CALL: Final = (
     "os.environ os.environb git.Repo().active_branch git.Repo().heads git.Repo().branches git.Repo().references "

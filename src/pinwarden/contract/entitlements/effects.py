@@ -174,7 +174,7 @@ _MODELLED_MODULES: Final = frozenset(
 
 
 def is_modelled(path: str) -> bool:
-    """Whether the interpreter models what functions of this module do with their arguments."""
+    """Whether the interpreter models how functions in the module of this path use their arguments."""
     return path.partition(".")[0] in _MODELLED_MODULES
 
 

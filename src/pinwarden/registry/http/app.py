@@ -34,10 +34,10 @@ from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryF
 from pinwarden.registry.registry import Registry
 
 _READERS = 16  # threads, each with its own database connection
-_WRITERS = 4  # a publish takes seconds and keeps an archive in memory
+_WRITERS = 4  # few, because a publish takes seconds and keeps an archive in memory
 _WRITERS_PER_NAMESPACE = _WRITERS // 2  # per namespace, so that a slow publisher leaves half of the writers to others
 _MAX_WAITING_PER_NAMESPACE = 32
-_AUTHENTICATORS = 4  # threads that authenticate and count tokens, which may wait for a lock
+_AUTHENTICATORS = 4  # threads for authentication, which may wait for a database lock
 _CACHE_CONTROL = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
@@ -84,7 +84,7 @@ class RegistryApp:
         await response(scope, receive, send)
 
     async def _serve_file(self, path: str) -> ASGIApp | None:
-        """Return the response for a file: from the cache, streamed from disk, or from the database."""
+        """Return the response for a file, from the cache, the disk or the database; None if there is no such file."""
         file = self._cache.get(path)
         if file is None and path.startswith("blobs/"):
             large: Response | None = await self.run_read(self._serve_large_file, path)
@@ -105,7 +105,7 @@ class RegistryApp:
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
 
     def _serve_large_file(self, path: str) -> Response | None:
-        """Return a large archive, streamed from its file. Clients verify it against the CID."""
+        """Return a response that streams a large archive; None for other files. Clients verify it, not the registry."""
         try:
             file = self._registry.blobs.find_path(path.removeprefix("blobs/"))
         except PinwardenError:
@@ -240,7 +240,7 @@ async def _receive_body(request: Request, limit: int) -> bytes:
 
 
 async def _send_file(file: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
-    """Send a file as plain ASGI messages, without Starlette: the hot path of every install."""
+    """Send a file as plain ASGI messages. Bypasses Starlette, because this is the hot path of every install."""
     etag = b'"' + sha256(file.body).hexdigest()[:32].encode() + b'"' if file.cache != FOREVER else b'"forever"'
     headers = [
         (b"content-type", file.media_type.encode()),
@@ -268,7 +268,7 @@ class FileCache:
         self._size = 0
 
     def get(self, path: str) -> RegistryFile | None:
-        """Return the cached file of a path."""
+        """Return the cached file of a path; None if it is not cached."""
         file = self._files.get(path)
         if file is not None:
             self._files.move_to_end(path)

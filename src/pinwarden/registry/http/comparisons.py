@@ -31,7 +31,7 @@ from pinwarden.system.fair_executor import FairExecutor, check_items
 
 _MAX_CACHE_BYTES = 32 * 1024 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
-_FAILURE_BYTES = 512  # size of a cached failure
+_FAILURE_BYTES = 512  # the size that each cached failure counts for
 _PERMANENT = frozenset({"INPUT_LIMIT", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "SURFACE_INVALID"})
 """Codes of failures that are cached, because they depend only on the two versions."""
 _MAX_WAITING = 16  # per client
@@ -109,7 +109,7 @@ class Comparisons:
 
 
 def _compare_to_json(registry: Registry, pair: VersionPair) -> ComparisonMembers:
-    """Compare two versions, on a thread of the executor."""
+    """Compare two versions, and encode each member of the result. Runs on a thread of the executor."""
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
 
@@ -118,7 +118,7 @@ def _measure_result(result: ComparisonMembers | PinwardenError) -> int:
 
 
 def identify_client(request: Request) -> str:
-    """Return the client's address. All addresses of one IPv6 network count as one client."""
+    """Return an identifier of the client: its IPv4 address, or the /64 network of its IPv6 address."""
     host = request.client.host if request.client is not None else ""
     try:
         address = ip_address(host)
@@ -204,7 +204,7 @@ def _read_blob_cids(body: bytes) -> dict[str, tuple[str, bool]]:
 
 
 def _compare_surfaces(old: bytes | None, new: bytes | None, limit: int) -> dict[str, Any] | None:
-    """Return the drift between two surfaces; None if the registry has only one of them."""
+    """Return the drift between two surfaces; None if the registry lacks one or both."""
     if old is None or new is None:
         return None
     changes = compare(_parse_surface(old, limit), _parse_surface(new, limit))

@@ -31,7 +31,7 @@ class WriteOperation(Record):
     """Time allowed for a body, in addition to the time for its length at ``_SLOWEST_UPLOAD``."""
 
     def compute_body_timeout(self, size: int) -> float:
-        """Return the timeout for a body of ``size`` bytes, so that a small body cannot occupy a slot for long."""
+        """Return the timeout in seconds for a body of ``size`` bytes. A small body cannot occupy a slot for long."""
         return self.body_seconds + size / _SLOWEST_UPLOAD
 
 

@@ -23,7 +23,7 @@ def get_health(registry: Registry, _request: Request, _body: bytes) -> Response:
 
 
 def get_search(registry: Registry, request: Request, _body: bytes) -> Response:
-    """``GET /api/search``: bundles whose name or description contains a text."""
+    """``GET /api/search``: one page of bundles whose name or description contains a text."""
     query = request.query_params
     return _build_json_response(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
 

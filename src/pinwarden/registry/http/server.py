@@ -111,7 +111,7 @@ def _forward_uvicorn_log(log: ServiceLog) -> None:
 
 
 HEADER_TIMEOUT_SECONDS = 20.0
-"""Seconds in which request headers must arrive; also for the rest of a request body after its response was sent."""
+"""Seconds in which request headers must arrive. After an early response, this also limits the rest of the body."""
 WRITE_TIMEOUT_SECONDS = 60.0
 """Seconds in which a client must read at least some bytes of a pending response."""
 MAX_HEADER_BYTES = 64 * 1024
@@ -183,7 +183,7 @@ def build_bounded_protocol() -> type[Any]:
         return _BoundedH11
 
     class BoundedHttpTools(_ConnectionLimits, HttpToolsProtocol):
-        """Count the bytes of the headers, because httptools accepts headers of any size."""
+        """uvicorn's httptools protocol with limits. Counts header bytes, because httptools does not limit them."""
 
         _header_bytes: int | None = None
 

@@ -1,4 +1,4 @@
-"""Store the transparency log in a database. Appending an entry reads one row and writes two, however long the log is.
+"""Store the transparency log in a database. Appending an entry takes a few row operations, however long the log is.
 
 Callers must append inside a transaction that holds `WRITE_LOCK`, because the index of the next entry depends on the
 head.

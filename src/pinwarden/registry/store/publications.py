@@ -64,7 +64,7 @@ def read_versions_page(
 ) -> list[PublishedVersion]:
     """Return one page of the versions of all bundles, without attestations.
 
-    The page begins after the version with this tool name and log index.
+    The page begins after the version with this bundle name and log index. ``search`` matches names and descriptions.
     """
     pattern = _build_like_pattern(search)
     rows = transaction.rows(

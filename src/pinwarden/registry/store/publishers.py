@@ -52,7 +52,7 @@ def list_namespaces(transaction: Transaction) -> list[str]:
 
 
 def find_namespace(transaction: Transaction, tool: str) -> str | None:
-    """Return the namespace that a bundle belongs to."""
+    """Return the longest registered namespace that contains a bundle; None if there is none."""
     possible = list_possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
     rows = transaction.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
@@ -60,7 +60,7 @@ def find_namespace(transaction: Transaction, tool: str) -> str | None:
 
 
 def list_namespace_keys(transaction: Transaction, namespace: str) -> dict[str, str]:
-    """Return the keys of a namespace and their roles."""
+    """Return the role of each key of a namespace, by key id."""
     rows = transaction.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
     return {str(key_id): str(role) for key_id, role in rows}
 
@@ -92,7 +92,7 @@ _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - co
 
 
 def find_token(transaction: Transaction, digest: str) -> PublisherToken | None:
-    """Return the token with that digest."""
+    """Return the token with this digest; None if there is none."""
     row = transaction.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
     return None if row is None else _row_to_token(row)
 
@@ -114,11 +114,11 @@ def _row_to_token(row: Row) -> PublisherToken:
     )
 
 
-# Requests
+# Statements (signed requests)
 
 
 def add_used_statement(transaction: Transaction, digest: str, moment: int) -> bool:
-    """Record a signed request as used. Returns False if it was used before. Needs an exclusive transaction."""
+    """Record the digest of a used statement. Returns False if it was used before. Needs an exclusive transaction."""
     if transaction.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
         return False
     try:

@@ -44,7 +44,7 @@ class InterpreterBase:
         self.parsed_annotations: dict[str, ast.expr | None] = {}
         """The syntax trees of annotations that are written as strings."""
         self.shapes: dict[int, int] = {}
-        """The number of argument combinations of each function."""
+        """The number of argument combinations of each function, by the id of its syntax node."""
         self.runs = 0
         self.depth = 0
         self.exhausted = False
@@ -103,7 +103,7 @@ class InterpreterBase:
             frame.activation.calls[activation] = line
 
     def evaluate_external(self, path: str, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Return the value of an external path. Records entitlements that reading it needs, without a call."""
+        """Return the value of an external path. Records the entitlements that merely reading it needs."""
         path = effects.canonicalize_path(path)
         if effects.needs_no_call(path):
             for kind in effects.find_effect(path).kinds:
@@ -290,7 +290,7 @@ class InterpreterBase:
         return result
 
     def add_attribute(self, cls: Class, name: str, value: AbstractValue) -> None:
-        """Add to the values of an attribute of a class's objects."""
+        """Add a value to the possible values of an attribute of the class's objects."""
         self.list_texts(value)  # a stored text distinguishes the calls that passed it
         value = remove_marks(value)
         known = cls.attributes.get(name)

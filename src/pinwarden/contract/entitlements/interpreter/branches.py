@@ -278,7 +278,7 @@ class Branches(Annotations):
         return self.run(node.body, frame)
 
     def _enter_context(self, value: AbstractValue, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Return the value that ``with … as`` binds: an external object itself, or the value of a ``yield``."""
+        """Return what ``with … as`` binds: the result of ``__enter__``, a value of ``yield``, or the object itself."""
         values: AbstractValue = EMPTY
         for item in value:
             if isinstance(item, Instance):

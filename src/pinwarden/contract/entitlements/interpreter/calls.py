@@ -86,21 +86,21 @@ class Calls(Attributes):
     # Implemented by other mixins
 
     def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Call an external function or class."""
+        """Evaluate a call of an external function or class."""
         raise NotImplementedError
 
     def call_container(
         self, method: ContainerMethod, args: CallArguments, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        """Call a method of a list or dict."""
+        """Evaluate a call of a container's method."""
         raise NotImplementedError
 
     def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
-        """Register a function with a server."""
+        """Record that the source registers a function with a server."""
         raise NotImplementedError
 
     def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Call the functions among the arguments, as unknown code may."""
+        """Follow the functions among the arguments, because unknown code may call them. Returns their results."""
         raise NotImplementedError
 
     # Objects
@@ -174,7 +174,7 @@ class Calls(Attributes):
     def call_function(
         self, function: Function, args: CallArguments, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        """Call a function in the source."""
+        """Follow the call of a function in the source, and return its result."""
         if self.exhausted:
             return EMPTY
         bound = self._bind_arguments(function, args)
@@ -398,7 +398,7 @@ class Registrations(Calls):
         return self.get_single_text(value) if value else None
 
     def register(self, registrar: Registrar, args: CallArguments) -> AbstractValue:
-        """Register a function with a server."""
+        """Record that the source registers a function with a server."""
         value = remove_marks(args.get_argument(0) or EMPTY)
         for item in value:
             name, target = registrar.name, item

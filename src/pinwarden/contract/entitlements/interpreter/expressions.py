@@ -25,10 +25,10 @@ from pinwarden.contract.entitlements.interpreter.program import PythonFrame
 from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
 MAX_TEXT = 400
-"""Characters up to which a string constant is tracked. A longer one is prose, not a name, file mode or statement."""
+"""The maximum length of a tracked string constant. A longer one is prose, not a name, a file mode or SQL."""
 
 MAX_LITERAL = 512
-"""Elements up to which a list or dict literal is evaluated. A longer literal is treated as data."""
+"""The maximum number of elements of an evaluated list or dict literal. A longer one is treated as data."""
 
 _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
 

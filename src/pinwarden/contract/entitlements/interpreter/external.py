@@ -68,14 +68,14 @@ class ExternalCalls(Registrations):
             "functools.partialmethod": lambda args, _, __: _build_partial(args),
             "operator.attrgetter": lambda args, _, __: _build_deferred(_DEFERRED_GET, args),
             "operator.methodcaller": lambda args, _, __: _build_deferred(_DEFERRED_CALL, args),
-            _DEFERRED_GET: self._get_deferred,
-            _DEFERRED_CALL: self._call_deferred,
+            _DEFERRED_GET: self._evaluate_attrgetter_call,
+            _DEFERRED_CALL: self._evaluate_methodcaller_call,
             "builtins.map": self._evaluate_map,
             "builtins.filter": self._evaluate_map,
         }
 
     def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Call an external function or class."""
+        """Evaluate a call of an external function or class."""
         form = self.known_calls.get(path)
         if form is not None:
             return form(args, node, frame)
@@ -206,7 +206,7 @@ class ExternalCalls(Registrations):
         return result
 
     def list_methods(self, item: PythonObject, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Return all functions of a module, class or object in the source."""
+        """Return the functions of a module, class or object in the source, except those named ``__…``."""
         names: dict[str, AbstractValue] = {}
         if isinstance(item, ModuleItem):
             names = item.module.frame.all_values
@@ -239,7 +239,7 @@ class ExternalCalls(Registrations):
         return EMPTY
 
     def import_by_name(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
-        """Import a module whose name is a text."""
+        """Evaluate ``importlib.import_module`` and ``__import__``. A computed name is recorded as unknown."""
         texts = self.list_texts(args.get_argument(0, "name") or EMPTY)
         if not texts or not all(text.complete for text in texts):
             self.record_unknown(frame, "the module that is imported is computed", node, "import")
@@ -255,7 +255,7 @@ class ExternalCalls(Registrations):
         return result
 
     def import_module(self, name: str, frame: PythonFrame, node: ast.AST) -> AbstractValue:
-        """Return a module by its full name."""
+        """Return the module with this full name, and record the import."""
         module = self.load_module(name)
         if module is None:
             self.evaluate_external(name, node, frame)
@@ -274,14 +274,14 @@ class ExternalCalls(Registrations):
             return EMPTY
         return AbstractValue(item.cls for item in args.get_argument(0) or EMPTY if isinstance(item, Instance))
 
-    def _get_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_attrgetter_call(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         *names, value = args.positional
         result: AbstractValue = EMPTY
         for name in names:
             result |= self.evaluate_getattr(CallArguments(positional=(value, name)), node, frame)
         return result
 
-    def _call_deferred(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
+    def _evaluate_methodcaller_call(self, args: CallArguments, node: ast.AST, frame: PythonFrame) -> AbstractValue:
         name, *arguments, value = args.positional
         method = self.evaluate_getattr(CallArguments(positional=(value, name)), node, frame)
         return self.invoke(method, CallArguments(positional=tuple(arguments), keywords=args.keywords), node, frame)
@@ -316,7 +316,7 @@ class Containers(ExternalCalls):
     def call_container(
         self, method: ContainerMethod, args: CallArguments, node: ast.AST, frame: PythonFrame
     ) -> AbstractValue:
-        """Call a method of a list or dict."""
+        """Evaluate a call of a container's method."""
         table, name = method.table, method.name
         first, second = args.get_argument(0) or EMPTY, args.get_argument(1, "default") or EMPTY
         if name in ("append", "add", "appendleft", "push"):

@@ -38,7 +38,7 @@ _REGISTRATION_HINTS = (
 
 
 class AbstractInterpreter(Statements):
-    """Computes what a program can do without running it."""
+    """Finds out which entitlements the code of a program needs, without running it."""
 
     discovered = False
 
@@ -105,7 +105,7 @@ class AbstractInterpreter(Statements):
     # Handlers
 
     def discover(self) -> None:
-        """Import every module that seems to register tools, and follow the functions that do so."""
+        """Load every module that seems to register handlers, and follow the functions that register them."""
         for name, source in self.sources.items():
             if any(sign in source.text for sign in _REGISTRATION_HINTS):
                 module = self.load_module(name)
@@ -182,7 +182,10 @@ class AbstractInterpreter(Statements):
     # The complete analysis
 
     def follow(self, handlers: Iterable[Handler]) -> dict[Handler, dict[Activation, None]]:
-        """Follow all handlers. Functions that read a changed value are followed again, until no value changes."""
+        """Follow all handlers. Functions that read a changed value are followed again, until no value changes.
+
+        Returns the activations that a call of each handler starts.
+        """
         roots = {handler: self.find_roots(handler) for handler in handlers}
         self._follow_pending()
         return roots

@@ -23,8 +23,8 @@ class PythonObject:
 class AbstractValue:
     """An immutable, ordered set of Python objects.
 
-    The order makes the analysis reproducible. A ``frozenset`` has another order in each process, so limits would drop
-    other objects each time, and two locks of the same source would differ.
+    The order makes the analysis reproducible. A ``frozenset`` has a different order in each process, so limits would
+    drop different objects each time, and two locks of the same source would differ.
     """
 
     __slots__ = ("_evaluate_items",)
@@ -157,11 +157,11 @@ class Class(PythonObject):
         self.enumeration = any(ast.unparse(base).endswith("Enum") for base in node.bases)
         self.children: list[Class] = []
         self.has_external_base = False
-        """Whether an external base class may call the methods defined here."""
+        """Whether the class has an external base class that may call its methods."""
         self.callback_methods: set[str] = set()
-        """Methods passed to an external decorator, which may call them at any time."""
+        """Methods with an external decorator, which may call them at any time."""
         self.attributes: dict[str, AbstractValue] = {}
-        """Values assigned to attributes of its objects anywhere in the program."""
+        """The values that the program assigns to each attribute of the objects of this class."""
         self.readers: dict[str, dict[Activation, None]] = {}
         self.attributes_set: dict[int, set[str]] = {}
         """The attributes that each method assigns, computed on demand."""

@@ -47,7 +47,7 @@ class Activation:
 
 
 class PythonFrame:
-    """The names of one activation, of a module or of a class body."""
+    """The scope of one activation, one module or one class body: its names and their values."""
 
     __slots__ = (
         "activation",
@@ -88,13 +88,13 @@ class PythonFrame:
         self.readers: dict[str, dict[Activation, None]] = {}
         """The activations that read each name. They are followed again if the name gets more values."""
         self.arguments: dict[str, AbstractValue] = {}
-        """The arguments of a function."""
+        """The arguments of the function that the activation follows."""
         self.outer_names: dict[str, PythonFrame] = {}
-        """Names declared ``global`` or ``nonlocal``."""
+        """The frame of each name that is declared ``global`` or ``nonlocal``."""
         self.functions: dict[int, Function] = {}
         self.classes: dict[int, Class] = {}
         self.tables: dict[tuple[int, str], Container] = {}
-        """Containers created in this frame, by the node that creates them, so that following it again reuses them."""
+        """Containers created in this frame, by the node that creates them. Following the code again reuses them."""
 
 
 class Module:
@@ -121,7 +121,7 @@ class Module:
         self.third_party = third_party
         self.tree: ast.Module | None = None
         self.parse_error = ""
-        """Why the source could not be parsed."""
+        """Why the source could not be parsed; empty if it could."""
         self.star_imports: list[Module | str] = []
         """The sources of star imports: modules, or paths of external modules."""
         self.lines: list[str] | None = None

@@ -86,7 +86,7 @@ class Definitions(Branches):
         return value
 
     def _is_register_decorator(self, node: ast.expr, frame: PythonFrame) -> bool:
-        """Whether a decorator is ``@function.register``, which redirects some calls of ``function`` to another one."""
+        """Whether a decorator is ``@function.register``. ``function`` then calls the decorated one for some types."""
         target = node.func if isinstance(node, ast.Call) else node
         if not isinstance(target, ast.Attribute) or target.attr != "register":
             return False
@@ -105,7 +105,7 @@ class Definitions(Branches):
         return result or [(node.attr, None)] if isinstance(node, ast.Attribute) else result
 
     def follow_class_definition(self, node: ast.ClassDef, frame: PythonFrame) -> bool:
-        """Follow the body of a class, and bind it."""
+        """Follow the body of a class, and bind the name of the class."""
         cls = frame.classes.get(id(node))
         if cls is None:
             body = PythonFrame(frame.module, frame, f"{frame.qualname}{node.name}.")
@@ -174,7 +174,7 @@ class Definitions(Branches):
         return True
 
     def follow_import_from(self, node: ast.ImportFrom, frame: PythonFrame) -> bool:
-        """Bind names of a module, and follow it."""
+        """Bind the names imported from a module, and follow that module."""
         name = self._resolve_import_name(node, frame.module)
         module = self.load_module(name) if name else None
         if module is not None:

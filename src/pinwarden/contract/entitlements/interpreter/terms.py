@@ -21,11 +21,12 @@ MAX_DEPTH = 24
 MAX_OBJECTS = 64
 """The limit of objects that one variable may refer to.
 
-Beyond this limit, texts and containers are dropped, and the variable's entitlements are reported as unknown.
+Beyond this limit, texts are dropped first. If that is not enough, containers and further objects are dropped, and the
+code is reported as unknown.
 """
 
 MAX_TOTAL_RUNS = 5_000
-"""Maximum number of repeated analyses, summed over all functions. Beyond it, the analysis ends and says so."""
+"""The limit of how often function bodies are followed, over all functions. Beyond it, the analysis ends and says so."""
 
 
 def compute_max_combinations(activations: int) -> int:
@@ -37,7 +38,7 @@ def compute_max_combinations(activations: int) -> int:
 
 
 MAX_RUNS = 16
-"""How often one function is followed again because a value that it reads may refer to more objects."""
+"""How often one activation is followed at most. It is followed again if a value that it reads has more objects."""
 
 _NO_KEYWORDS: Mapping[str, AbstractValue] = MappingProxyType({})
 
