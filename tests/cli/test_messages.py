@@ -470,6 +470,12 @@ class TestWords:
         world.configure({"notes": NOTES, "helper": OTHER})
         assert "1 entry checked: 1 finding, 1 of them critical" in world.run("ci").out
 
+    def test_several_entries_of_one_server_are_one_server(self) -> None:
+        secrets = [
+            row(entity="config", name="notes", code="plaintext_secret", message=variable) for variable in ("A", "B")
+        ]
+        assert "1 server (2 entries) has a secret in plain text: notes" in render(report(*secrets), "text")
+
 
 def test_skipped_tests_are_reported_with_a_reason() -> None:
     makefile = Path(__file__).parents[2] / "Makefile"

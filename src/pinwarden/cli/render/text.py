@@ -105,7 +105,8 @@ def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, co
     """Return a block for several servers with the same kind of problem."""
     first = group.rows[0]
     names = ", ".join(group.names)
-    phrase = CAUSES.get(first.code)
+    singular, several = CAUSES.get(first.code, ("", ""))
+    phrase = singular if len(group.names) == 1 else several
     common, particulars = describe_cause(group, rule_texts)
     heading = f"{group.count} {phrase}: {names} ({first.code})" if phrase else f"{group.count}: {names}"
     lines = _wrap_lines(show_invisible(heading), width)
@@ -300,13 +301,19 @@ def _format_cell(text: str, *, last: bool) -> str:
 # Groups of rows: one block for each cause. A row about changed text stays a block of its own, unless another row
 # shows exactly the same change.
 
-CAUSES: Mapping[str, str] = {
-    "floating": "use a floating version",
-    "text_not_pinned": "have no approved tools",
-    "text_of_another_release": "changed version or configuration since their approval",
-    "plaintext_secret": "have a secret in plain text",
+CAUSES: Mapping[str, tuple[str, str]] = {
+    "floating": ("uses a floating version", "use a floating version"),
+    "text_not_pinned": ("has no approved tools", "have no approved tools"),
+    "text_of_another_release": (
+        "changed version or configuration since its approval",
+        "changed version or configuration since their approval",
+    ),
+    "plaintext_secret": ("has a secret in plain text", "have a secret in plain text"),
 }
-"""Phrases by code that say what several servers have in common. Other codes are explained by their rule instead."""
+"""By code, what one server has in several entries, and what several servers have in common.
+
+Other codes are explained by their rule instead.
+"""
 
 _SERVER_ENTITIES = ("config", "server", "artifact", "registry", "policy")
 """Entities whose name is the name of a server."""
@@ -329,11 +336,13 @@ class RowGroup(Record):
     @property
     def count(self) -> str:
         """How many things the block is about: ``3 tools``, ``6 servers (7 entries)``."""
-        names = self.names
-        entity = self.rows[0].entity
-        noun = "servers" if entity in _SERVER_ENTITIES and not self.same_text else _pluralize(entity)
-        entries = f" ({len(self.rows)} entries)" if len(self.rows) > len(names) and not self.same_text else ""
-        return f"{len(names)} {noun}{entries}"
+        from pinwarden.core.report import plural
+
+        names, entity = self.names, self.rows[0].entity
+        noun = "server" if entity in _SERVER_ENTITIES and not self.same_text else entity
+        has_more_rows = len(self.rows) > len(names) and not self.same_text
+        entries = f" ({plural(len(self.rows), 'entry', 'entries')})" if has_more_rows else ""
+        return f"{plural(len(names), noun, _pluralize(noun))}{entries}"
 
 
 def group_rows(rows: Sequence[Row], *, by_cause: bool) -> list[RowGroup]:
