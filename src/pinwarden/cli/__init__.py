@@ -5,6 +5,6 @@ exit codes. ``commands/`` has one module per family of commands; ``*_arguments.p
 families share. ``render/`` has one module per output format. Results go to stdout; errors, hints and progress to
 stderr.
 
-Nothing imports this package. Imports that are not needed to parse the arguments belong inside the functions: a test
-watches what ``--help`` and ``ci`` load.
+Only ``__main__.py`` and ``pytest_plugin.py`` import this package. Imports that are not needed to parse the arguments
+belong inside the functions: a test watches what ``--help`` and ``ci`` load.
 """

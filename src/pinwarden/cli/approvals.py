@@ -1,4 +1,4 @@
-"""Ask a person to approve a server: what it would start, what it offers or what changed, and the decision.
+"""Ask a person to approve a server: show what it offers or what changed, and record the decision.
 
 Every answer is written at once, so an interruption loses no answer and leaves nothing half-approved. ``approve`` and
 ``setup`` use this module.
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
 
 APPROVED, SKIPPED = "approved", "skipped"
-"""What a person decided; the third possibility is ``QUIT``."""
+"""The outcomes of a question about a server. The third outcome is ``QUIT``."""
 
 
 def approve_at_terminal(
     server: ServerToApprove, options: ProbeOptions, approver: Approver, *, full: bool = False
 ) -> str:
-    """Ask about one server: whether to start it, then whether to approve it. Returns what was decided."""
+    """Ask about one server: whether to start it, then whether to approve it. Returns the outcome."""
     _print_heading(server)
     if server.problem is not None:
         sys.stdout.write(wrap(f"It cannot be approved: {server.problem}"))
@@ -91,7 +91,7 @@ def ask_decision(
     agree: str = "approve",
     others: Sequence[str] = (),
 ) -> str:
-    """Show what would be approved, and ask until it is decided: ``agree``, one of ``others``, ``SKIPPED`` or ``QUIT``.
+    """Show what would be approved, and ask about it. Returns ``agree``, one of ``others``, ``SKIPPED`` or ``QUIT``.
 
     The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, and
     otherwise ``agree``. The answer ``show`` first shows texts that were shortened, then complete definitions.
@@ -135,7 +135,7 @@ def _print_heading(server: ServerToApprove) -> None:
 def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | str:
     """Return the surface of the server, or the answer if the user did not agree to start it.
 
-    A command that differs from the lock is started only after this question, whatever the options allow.
+    Asks before it starts a command that differs from the lock, even if the options allow servers to be started.
     """
     prepared = prepare_server(server, replace(options, allow_execute=True))
     if server.config_changes or not (prepared.is_started and options.allow_execute):
@@ -157,7 +157,7 @@ def _ask_to_start(server: ServerToApprove, prepared: PreparedServer) -> str:
 
 
 def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
-    """Offer to approve only the configuration. If it did not change, there is nothing to decide."""
+    """Offer to approve only the configuration. Asks nothing if the configuration did not change."""
     if not any(part.configured for part in server.parts):
         sys.stdout.write(wrap("Nothing was approved: its tools were not read."))
         return SKIPPED

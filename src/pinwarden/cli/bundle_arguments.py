@@ -75,7 +75,10 @@ def get_bundle_files(args: Namespace) -> BundleFiles:
 
 
 def load_installer_policy(args: Namespace) -> InstallerPolicy:
-    """Return the policy of the options and the user's file. Without either, servers may only read the project."""
+    """Return the installer policy of ``--policy`` or of the user, with the permissions of ``--allow`` added.
+
+    Without a policy file, servers may only read the project.
+    """
     from pinwarden.bundle import trust
     from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_files import policy_path
@@ -106,7 +109,10 @@ def find_trust_file() -> Path:
 
 
 def find_registry_location(args: Namespace, trusted: TrustStore) -> str:
-    """Return the registry to install from: ``--registry``, else the only one in the trust store that has a location."""
+    """Return the location of the registry: from ``--registry``, or else the only location in the trust store.
+
+    ``--registry`` is a location, or the name of a trusted registry.
+    """
     if args.registry:
         url = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
         return str(url or args.registry)
@@ -139,7 +145,7 @@ def open_locations(args: Namespace) -> Iterator[Locations]:
 
 @contextmanager
 def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
-    """Open a fetcher for the files of locked bundles that are not in the local store."""
+    """Open a fetcher that downloads the files of locked bundles."""
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
 

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def build_commit_command(projects: Sequence[Project], others: Sequence[Path] = ()) -> str | None:
-    """Return ``git add`` with the project's files that are not committed yet; None if there are none.
+    """Return ``git add`` with the project's files that are not committed yet.
 
-    ``others`` are further files that belong to the same commit.
+    ``others`` are further files that belong to the same commit. Returns None if there are no such files, or if a name
+    is not printable.
     """
     from pinwarden.project.uncommitted_files import find_uncommitted_files
 

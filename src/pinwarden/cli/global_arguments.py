@@ -26,7 +26,7 @@ GLOBAL_GROUP = "output"
 def add_global_arguments(parser: argparse.ArgumentParser, *, prints_report: bool) -> None:
     """Add ``--json``, ``--quiet``, ``--verbose``, ``--color`` and ``--output``.
 
-    A command without formats has no ``--json``, and one with an ``--output`` of its own keeps its meaning.
+    ``--json`` is added only to commands with ``--format``, and ``--output`` only to those without their own.
     """
     known = parser._option_string_actions
     group = parser.add_argument_group(GLOBAL_GROUP)
@@ -68,7 +68,7 @@ def move_to_command(arguments: Sequence[str], commands: Collection[str]) -> list
 
 
 def choose_verbosity(args: argparse.Namespace) -> None:
-    """Apply the options of a command line."""
+    """Remember the global options of a parsed command line, for the functions of this module."""
     _chosen.update({name: getattr(args, name, default) for name, default in _UNSET.items()})
 
 

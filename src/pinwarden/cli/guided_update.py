@@ -28,7 +28,10 @@ _UNCHECKED_CODES = ("FETCH_", "PROBE_")
 
 
 def is_guided(args: Namespace) -> bool:
-    """Whether to decide about each server: on a terminal, or with ``--yes`` if servers may be started."""
+    """Whether ``update`` handles one server after the other: on a terminal, or with ``--yes --allow-execute``.
+
+    Never with ``--offline``, ``--plain-v2`` or ``--live``.
+    """
     if args.offline or args.plain_v2 or args.live:
         return False
     return args.allow_execute if args.yes else args.format == "text" and can_ask()

@@ -35,7 +35,7 @@ def render_family_help(name: str, summary: str, commands: Mapping[str, str]) -> 
 
 
 def format_usage(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
-    """Return how a command is called, without its options, which are listed below."""
+    """Return the usage line of a command. ``[OPTIONS]`` stands for its options, which the help lists below it."""
     words = [parser.prog, "[OPTIONS]"]
     formatter = HelpFormatter(parser.prog, width=80)
     words += [

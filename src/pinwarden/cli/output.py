@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
-"""Every format has a module in ``cli/render``."""
+"""The output formats. Each has a module in ``cli/render``."""
 _MARGIN = "    "
 
 
@@ -112,7 +112,7 @@ class CapturedStdout:
         sys.stdout = io.TextIOWrapper(self._bytes, encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def write_to(self, file: str) -> bool:
-        """Write the file, and print to stdout again."""
+        """Write the collected text to a file, and restore stdout. Returns whether the file was written."""
         sys.stdout.flush()
         data = self._bytes.getvalue()
         sys.stdout = self._stdout

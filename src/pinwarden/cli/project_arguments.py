@@ -91,7 +91,8 @@ def add_database_argument(parser: ArgumentParser) -> None:
 def project_from(args: Namespace) -> Project:
     """Return the project and scope that the options name.
 
-    Without ``--scope``, the scope is the first whose lock has the named servers, or else the first that is used.
+    Without options, the scope is the first whose lock has all named servers; else the first with a lock or a client
+    configuration.
     """
     here = _find_named_project(args)
     if args.scope is not None:
@@ -109,12 +110,12 @@ def project_from(args: Namespace) -> Project:
 
 
 def find_project_to_extend(args: Namespace) -> Project:
-    """Return the project, in the scope that a new server is added to: its own scope, unless ``--scope`` names one."""
+    """Return the project, in the scope that a new server is added to: ``--scope``, or else ``project``."""
     return project_in_scope(_find_named_project(args), args.scope or "project")
 
 
 def get_client_scope(args: Namespace) -> Literal["project", "global"]:
-    """Return the client configuration that ``--scope`` means for a new server, as ToolPin's format calls it."""
+    """Return the scope of a new server in ToolPin's words: ``global`` for ``--scope user``, else ``project``."""
     if args.scope == "local":
         raise PinwardenError(
             "USAGE", "a new server cannot have the scope local", hint="Add it in its client, then run: pinwarden init"
@@ -123,7 +124,7 @@ def get_client_scope(args: Namespace) -> Literal["project", "global"]:
 
 
 def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
-    """Return the project in each scope that the command is about: by default, all that have a lock or a server."""
+    """Return the project in each scope that the command is about: by default, all with a lock or client files."""
     here = _find_named_project(args)
     if args.scope is not None:
         return (project_in_scope(here, args.scope),)
@@ -133,9 +134,10 @@ def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
 
 
 def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Project, tuple[str, ...]]]:
-    """Return the projects of `projects_in_scope`, each with the names that it knows. No names mean all servers.
+    """Return the projects of `projects_in_scope`, each with those of ``names`` that it has.
 
-    Raises SERVER_NOT_LOCKED for a name that is neither locked nor configured in any scope.
+    Without ``names``, each project has an empty tuple, which means all servers. Raises SERVER_NOT_LOCKED for a name
+    that is neither locked nor configured in any scope.
     """
     projects = projects_in_scope(args)
     if not names:
@@ -221,7 +223,7 @@ def open_database(args: Namespace, project: Project | None = None) -> GatewaySta
 
 
 def read_database(args: Namespace, project: Project | None = None, *, must_exist: bool = False) -> GatewayState:
-    """Return the gateway's database, for commands that only read it. Raises if ``must_exist`` and there is none."""
+    """Return the gateway's database without creating it. Raises if ``must_exist`` and there is none."""
     from pinwarden.gateway.state import open_state_for_reading
 
     return open_state_for_reading(project or find_current_project(), args.audit, needed=must_exist)

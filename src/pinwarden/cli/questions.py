@@ -23,10 +23,10 @@ def can_ask() -> bool:
 def ask(question: str, choices: Sequence[str], default: str | None) -> str:
     """Ask until the answer is one of the choices, and return that choice.
 
-    Each choice is one lower-case word. A person answers with the word or with its letter: the first letter of the word
-    that no earlier choice has. The default is the answer of the Enter key alone; without one, Enter asks again. The end
-    of the input is the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that were pressed before
-    the question was shown are discarded: they cannot be an answer to it.
+    Each choice is one lower-case word. A person answers with the word or with its letter: the first in the word that is
+    not the letter of an earlier choice. The default is the answer of the Enter key alone; without one, Enter asks
+    again. The end of the input is the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that were
+    pressed before the question was shown are discarded: they cannot be an answer to it.
     """
     letters = choice_letters(choices)
     answers = {letter: choice for choice, letter in letters.items()} | {choice: choice for choice in choices}

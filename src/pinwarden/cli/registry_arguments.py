@@ -46,7 +46,7 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
 
 
 def build_registry_settings(args: Namespace) -> RegistrySettings:
-    """Return the settings that the options name."""
+    """Return where the key, database and archives of the registry are, from the options or their defaults."""
     from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, find_default_folder
 
     return RegistrySettings(
@@ -58,7 +58,7 @@ def build_registry_settings(args: Namespace) -> RegistrySettings:
 
 @contextmanager
 def open_registry_storage(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
-    """Open the registry in the operator's storage, until the command ends."""
+    """Open the registry in the operator's storage. It is closed when the command ends."""
     from pinwarden.registry.registry import open_registry
 
     signer = None

@@ -128,7 +128,7 @@ def load_surface(name: str, args: Namespace) -> Surface:
 
 
 def load_file_targets(name: str) -> dict[str, Target]:
-    """Return the servers of a client configuration that the user named, by name; empty if the file is none."""
+    """Return the servers of a client configuration that the user named, by name; empty for other files."""
     from pinwarden.clients.config import parse_targets
     from pinwarden.clients.documents import read_document
 
@@ -208,7 +208,7 @@ def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:
 
 
 def build_command_target(command: list[str], args: Namespace) -> Target:
-    """Return the command after ``--``."""
+    """Return the command after ``--`` as a target, with the variables of ``--env``."""
     from pinwarden.system.target import StdioTarget
 
     return StdioTarget(command=tuple(command), env=parse_variables(args))
@@ -220,7 +220,7 @@ def parse_variables(args: Namespace) -> dict[str, str]:
 
 
 def parse_target(name: str, args: Namespace) -> Target:
-    """Return a URL, or a server in a client configuration."""
+    """Return the target that the user named: a URL, or a server in a client configuration."""
     from pinwarden.system.target import HttpTarget
 
     if is_url(name):

@@ -23,7 +23,7 @@ class SetupPlan(Record):
     pinned_files: int
     """How many files would get exact releases."""
     diff: str
-    """The edits that pin."""
+    """The edits that write these releases, as a unified diff."""
     commands: tuple[str, ...]
     """The servers that would be started, with their commands."""
     addresses: tuple[str, ...]
@@ -78,7 +78,7 @@ def _list_files_to_enforce(servers: tuple[ServerStatus, ...]) -> Iterator[tuple[
 
 
 def _describe_plan(plan: SetupPlan) -> Iterator[str]:
-    """Return one line for each step that has something to do."""
+    """Yield one line for each step that has something to do."""
     if plan.pinned_files:
         yield f"Pin: write exact releases into {plural(plan.pinned_files, 'file')}, as shown below."
     if plan.unverified:

@@ -39,7 +39,7 @@ class Setup(Record):
     projects: tuple[Project, ...]
     approver: Approver
     asks: bool
-    """Whether there are questions. Otherwise ``args`` says what is allowed."""
+    """Whether the steps ask the user. If not, the options in ``args`` say what is allowed."""
     pins: tuple[PinPlan, ...] = ()
     """The releases to write, once they were looked up."""
     plan_agreed: bool = False
@@ -216,7 +216,7 @@ def agrees(setup: Setup, question: str, *, otherwise: bool = True) -> bool:
 
 
 def _names(setup: Setup, project: Project, state: str) -> tuple[str, ...]:
-    """Return the names of the locked servers in a scope that lack a state in some client."""
+    """Return the names of the locked servers of a scope that lack a state, such as ``verified``, in some client."""
     servers = setup.statuses(project)
     left = (server.name for server in servers if server.locked != "no" and getattr(server, state) in ("no", "partly"))
     return tuple(dict.fromkeys(left))

@@ -80,8 +80,8 @@ def install_step(kind: str, spec: str) -> str:
 def choose_install_source(given: str | None, root: Path, command: Sequence[str]) -> str:
     """Return what the job installs Pinwarden from: what the option says, or what it was installed from here.
 
-    A source that was derived from a checkout is used only after a question. ``command`` is the present command line,
-    which the hint completes. Raises USAGE if there is no source that works on another machine.
+    A source that was derived from a checkout is used only after a question. ``command`` is the current command line,
+    which the hint extends. Raises USAGE if there is no source that works on another machine.
     """
     if given is not None:
         _check_install_source(given, root)
@@ -109,7 +109,7 @@ def write_workflow(root: Path, path: Path, text: str) -> None:
 def update_workflow(root: Path, path: Path, text: str, *, force: bool, command: Sequence[str]) -> str:
     """Write a workflow, or change the one that is there, and return what was done.
 
-    A change is shown as a diff. A file that ``init-ci`` wrote is changed after a question; any file with ``force``.
+    A change is shown as a diff. Without ``force``, only a file that ``init-ci`` wrote is changed, after a question.
     ``command`` is the current command line, which the hint extends.
     """
     from pinwarden.system.files import read_file, write_atomically

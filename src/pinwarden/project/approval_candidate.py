@@ -92,7 +92,7 @@ def was_shown(entry: Entry) -> bool:
 def scan_for_approval(
     server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
-    """Scan the text of a surface that no approved surface contains."""
+    """Scan a surface. Only text that no approved surface contains can cause warnings."""
     from pinwarden.project.surface_reports import scan_for_warnings
 
     rows = scan_for_warnings(surface, server, approved)

@@ -60,7 +60,7 @@ class Approval(Record):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether every client has approved exactly this surface, for the release that it starts now."""
+        """Whether exactly this surface is approved for every client, for the release that the client starts now."""
         return not any(part.configured for part in self.server.parts) and all(
             is_reviewed(entry) and _is_approved_for(part.discovery.approved.surface(entry.key), self.surface)
             for part in self.server.parts
@@ -140,7 +140,7 @@ def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
 def record_approval(approval: Approval, approver: Approver, now: str, *, partial: bool = False) -> ServerToApprove:
     """Write the approved surface, for every client and scope that has the server. Returns the server as locked now.
 
-    ``partial`` says that the server serves more than is approved, so another release still has to be approved.
+    ``partial`` means that only some changes are approved, so the current release still needs an approval.
 
     Raises WARNINGS_NOT_APPROVED if the scan found warnings that the approver did not approve.
     """
@@ -177,7 +177,7 @@ def record_configuration(server: ServerToApprove, approver: Approver, now: str) 
 
 
 def reload_server(server: ServerToApprove) -> ServerToApprove:
-    """Read the server again after a write: all its entries are configured as locked now."""
+    """Read the lock entries of the server again, after a write that locked it as it is configured."""
     parts = []
     for part in server.parts:
         lock, files = lock_store.read_with_files(part.project.lock)
@@ -191,7 +191,7 @@ def reload_server(server: ServerToApprove) -> ServerToApprove:
 
 
 class ItemChange(Record):
-    """One item that differs from the approved surface, and the surface with only this item changed."""
+    """One item that differs from the approved surface, and the approved surface with only this item changed."""
 
     title: str
     surface: Surface
@@ -199,7 +199,7 @@ class ItemChange(Record):
 
 
 def split_changes(approved: Surface, served: Surface) -> Iterator[tuple[str, str]]:
-    """Yield the items that differ, each as its list (or ``server``) and its key, in the order of the surface."""
+    """Yield the list (such as ``tools``, or ``server``) and the key of each item that differs, in surface order."""
     for member in SERVER_MEMBERS:
         if (approved.server or {}).get(member) != (served.server or {}).get(member):
             yield "server", member

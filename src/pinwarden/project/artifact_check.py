@@ -32,7 +32,7 @@ from pinwarden.surface.drift.changes import build_change_row
 if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings
 
-# npm and uv read these before any settings file.
+# Environment variables that npm, uv and pip obey before any settings file.
 _REGISTRY_VARIABLE = re.compile(
     r"npm_config_(?:.*registry|.*userconfig|.*globalconfig)|(?:uv|pip)_.*(?:index|find_links|config_file).*",
     re.IGNORECASE,
@@ -150,9 +150,9 @@ def find_newest_release(package: PackageRef, context: FetchContext) -> NewestRel
 def resolve_floating_release(
     package: Launch, context: FetchContext, preferred: Sequence[str] = ()
 ) -> NewestRelease | None:
-    """Find the release that a package without an exact version starts now; None if the registry lists none.
+    """Find the release that a command without an exact version starts now; None if the registry lists none.
 
-    The first listed release of ``preferred`` that the command allows is chosen instead.
+    If the registry lists a release of ``preferred`` that the command allows, the first of these is returned instead.
     """
     sources, fetcher, wanted = context.sources, context.fetcher, package.version or ""
     if package.kind == "npm":
@@ -212,7 +212,7 @@ def parse_package_of_launch(runs: Launch) -> PackageRef:
 def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
     """Return the package of an entry, and the digest that the server's metadata declares for it, if any.
 
-    The command of a bundle or crate does not name it, so these are read from the locked target.
+    The command of an MCPB bundle or a crate does not name the package, so its name is read from the locked target.
     """
     target = entry.selected_target
     kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))

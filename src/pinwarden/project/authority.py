@@ -103,7 +103,7 @@ def _find_owner(here: Project, start: RunRequest) -> Literal["project", "user", 
 
 
 def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
-    """Whether a client's entry starts this server through ``pinwarden run``."""
+    """Whether a client's entry has the same ``pinwarden run`` command, without naming a project."""
     command: Sequence[str] = getattr(server.target, "command", ())
     configured = parse_run_command(command)
     if configured is None or configured.names_project:
@@ -114,7 +114,7 @@ def _is_same_command(server: ConfiguredServer, start: RunRequest) -> bool:
 
 
 def _find_scope(here: Project, server: ConfiguredServer) -> str:
-    """Return the owner of an entry: the project also if the user's file has the entry only for this project."""
+    """Return whose entry it is. One that the user's file has for a single project belongs to that project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
         return "project" if same else "another project"

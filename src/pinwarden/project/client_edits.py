@@ -1,7 +1,7 @@
 """Edit clients' files and locks together: all files of all scopes, or none.
 
 `write_edits` compares every file with what was shown, backs all of them up, and writes them. If a write fails or is
-interrupted, everything is restored at once; after a killed process, the next command does it (`undo_edits.py`).
+interrupted, it restores everything at once. If the process was killed, the next command restores it (`undo_edits.py`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ def diff_edits(project: Project, edits: Iterable[FileEdit]) -> tuple[tuple[str, 
 def to_backup_server(
     project: Project, key: str, server: ConfiguredServer, edited: Iterable[FileEdit] | None = None
 ) -> BackupServer:
-    """Describe a server that is edited. If its file is not among the ``edited`` ones, only its lock entry is."""
+    """Return the record of an edited server, for a backup.
+
+    Without ``edited``, the client's file counts as edited. If ``edited`` lacks that file, only the lock was edited, and
+    the record has no path.
+    """
     path = Path(server.path)
     is_edited = edited is None or any(edit.path == path for edit in edited)
     return BackupServer(
@@ -87,7 +91,7 @@ def write_edits(project: Project, edits: EditSet) -> None:
 def make_edits(project: Project, edits: EditSet) -> Backup:
     """Make the edits, as `write_edits` does, and return their backup, which is not marked as complete yet.
 
-    Call it with ``hold_backups``.
+    Call it inside ``hold_backups``.
     """
     _refuse_changed_files(project, edits)
     backup = write_backup(project, edits)
@@ -111,7 +115,7 @@ def record_edits(project: Project, edits: EditSet) -> None:
 
 
 def read_lock_edit(path: Path) -> LockEdit:
-    """Return a lock as it is now, with the files that it pins: the beginning of an edit that changes nothing yet."""
+    """Return an edit of the lock that changes nothing yet, with the files that the lock pins now."""
     data = lock_store.read_bytes(path)
     _, files = lock_store.read_with_files(path)
     return LockEdit(path=path, before=data, after=data, files=files)

@@ -81,7 +81,7 @@ class ClientEntries:
         self._earlier = {entry.key: (entry, _find_configured_server(entry, servers)) for entry in entries}
 
     def refuse_changed(self, key: str) -> None:
-        """Refuse a server that is configured differently than approved."""
+        """Raise CONFIG_UNEDITABLE if a server is configured differently than approved."""
         entry, server = self._earlier[key]
         if server is not None and not is_as_approved(entry, server, get_client(entry.client)):
             raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
@@ -98,7 +98,7 @@ class ClientEntries:
 
 
 def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
-    """Replace the command or address of a client's entry by the approved one. The user's values stay."""
+    """Replace the command or address of a client's entry by the approved one. Values of variables and headers stay."""
     if not isinstance(entry, dict) or not isinstance(approved, dict):
         raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server has an unknown form")
     kept = {member: value for member, value in entry.items() if member not in _LAUNCH_MEMBERS}
@@ -111,7 +111,7 @@ def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
 
 
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
-    """Whether a client's file has the server as approved."""
+    """Whether a client's file has the server as approved, apart from differences of severity ``info``."""
     approved = read_locked_config(entry.key, entry.document).entry
     changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)

@@ -61,13 +61,13 @@ def _find_secrets(data: bytes, name: str) -> Iterator[str]:
         return
     for value in _iter_secrets("", document, named=False):
         if value:
-            # A short value is masked with its quotes, so that no part of another word is.
+            # A short value is masked with its quotes, so that no part of another word is masked.
             texts = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
             yield from texts if len(value) > 3 else {f'"{text}"' for text in texts}
 
 
 def _iter_secrets(name: str, value: Any, *, named: bool) -> Iterator[str]:
-    """Yield possible secrets. ``named`` is for variables and headers, any of which may be a secret."""
+    """Yield possible secrets. ``named`` is True for variables and headers, any of which may be a secret."""
     if type(value) is dict:
         for key, part in value.items():
             yield from _iter_secrets(key, part, named=key in _NAMED_VALUES)

@@ -241,7 +241,7 @@ def _find_secrets(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
 
 
 def _find_secret_members(path: str, name: str, value: Any) -> Iterator[str]:
-    """Search members that the client does not use. A secret there is stored in plain text too."""
+    """Yield the paths of secrets in members that the client does not use. They are stored in plain text too."""
     if type(value) is dict:
         for member, part in value.items():
             yield from _find_secret_members(f"{path}.{member}", member, part)

@@ -138,7 +138,7 @@ def find_config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue,
 
 
 def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
-    """Find every configured server that the lock does not cover in that file."""
+    """Find every configured server that the lock does not cover in the file that configures it."""
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
     # These entries are approved for one file, which may differ from the file that the client installs to.
     elsewhere = [located.locked for located in view.located]
@@ -170,8 +170,8 @@ def check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], pol
 
     view = build_config_view(lock.entries, files)
     for issue in find_config_issues(project, view):
-        # A locked server that is not configured starts nothing; doctor reports it. An unreadable file is reported once,
-        # below, and not for every server that should be in it.
+        # A locked server that is not configured is never started; doctor reports it. An unreadable file is reported
+        # once, below, and not for every server that should be in it.
         for change in issue.changes if issue.kind == "drift" else ():
             yield _build_change_row(change, project.display_path(issue.file))
     for unknown in find_unknown_servers(project, view):
@@ -224,7 +224,7 @@ def find_unresolved_starts(
 
 
 def check_floating_releases(project: Project, files: Sequence[ConfigFile], policies: Policies) -> Iterator[Row]:
-    """Report all servers without an exact release in one row. It fails if the policy requires exact releases."""
+    """Report all servers without an exact release in one row. The row fails if the policy requires exact ones."""
     floating: dict[str, str] = {}
     entries = 0
     for file in files:

@@ -1,7 +1,7 @@
 """Compare configured servers with locked servers, and decide which entries mean the same server.
 
 Two entries are the same server if they have the same package, version, arguments and variables, or the same address and
-headers. The spelling of a client makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
+headers. How a client writes it makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
 ``{env:NAME}``, the order of variables. Commands that cannot be parsed with certainty are compared word by word.
 
 ``diagnose`` reports the same issue kinds and messages as ToolPin's ``doctor``. ``find_uncovered_servers`` also reports
@@ -179,7 +179,7 @@ def _build_issue(
 
 
 class UnknownServer(Record):
-    """A configured server that the lock does not cover in that file, and the change to report."""
+    """A configured server that was not approved for the file it is in, and the change to report."""
 
     server: ConfiguredServer
     change: Change
@@ -197,7 +197,8 @@ def find_uncovered_servers(
 
     Entries in ``locked`` are approved for the file that their client installs to. Entries in
     ``locked_for_other_files`` are approved for a different file; the caller compares them with that file.
-    ``started_by_run`` has the lock entries, by key, whose own command or address only the lock has.
+    ``started_by_run`` has, by key, the lock entries that clients start through ``pinwarden run``: only the lock has
+    their own command or address.
     """
     installs = [entry for entry in locked if entry.client in CLIENTS]
     entries = [*installs, *(entry for entry in locked_for_other_files if entry.client in CLIENTS)]
@@ -249,7 +250,7 @@ def _compare_with_other_files(
 ) -> Change:
     """Build the change for a server whose name is approved for another client or scope.
 
-    The same server needs a review; a different server under that name is unknown.
+    The same server needs a review; a different server under that name counts as unknown.
     """
     identity = identify_configured(server.name, server.entry, get_client(server.client))
     for entry in entries:
@@ -315,7 +316,7 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
 
 
 def _redact_headers(target: Target) -> Target:
-    """Return headers as the lock stores them. The lock may store more of a variable than of a header."""
+    """Return the target with its headers as the lock stores them. The lock may store more of a variable's value."""
     if not isinstance(target, HttpTarget):
         return target
     return replace(target, headers=redact_entry({"headers": dict(target.headers)})["headers"])

@@ -80,7 +80,7 @@ class Program(Record):
 
 
 def check_installations(scopes: Sequence[tuple[Project, tuple[str, ...]]]) -> Report:
-    """Build the report of ``pinwarden doctor`` about several scopes. What it says about programs, it says once."""
+    """Build the report of ``pinwarden doctor`` about several scopes. Programs are reported once for all scopes."""
     report = report_in_scopes(scopes, lambda project, _: check_installation(project))
     programs: dict[str, dict[str, Any]] = {}
     for program in report.facts["programs"]:
@@ -170,7 +170,7 @@ def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 
 
 def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
-    """List server name and program of every server whose command is a program name without a path."""
+    """Yield the name and the program of every server whose command is a program name without a path."""
     approved = (
         parse_configured_server(locked.name, locked.entry, get_client(locked.config_client)) for locked in view.locked
     )

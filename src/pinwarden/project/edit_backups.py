@@ -31,7 +31,7 @@ MAX_BACKUPS = 100
 """How many backups are kept for one user. Older ones are removed."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
 EditCommand = Literal["enforce", "pin", "update", "undo"]
-"""The command that made an edit. An edit that undoes others has a backup only until it is complete."""
+"""The command that made an edit. The backup of an ``undo`` is removed when it is complete."""
 _COMMANDS: tuple[EditCommand, ...] = ("enforce", "pin", "update", "undo")
 _MANIFEST = "manifest.json"
 
@@ -45,7 +45,7 @@ class LockEdit(Record):
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The surfaces and closures that the lock pinned before the edit, by their path in the lock."""
     new_files: Mapping[str, bytes] = field(default_factory=dict)
-    """Those that it pins after the edit and that the edit writes."""
+    """The surfaces and closures that the edit writes, by their path in the lock."""
 
 
 class BackupFile(Record):
@@ -65,7 +65,7 @@ class BackupLock(Record):
 
     file: BackupFile
     files: Mapping[str, tuple[str, Digest]]
-    """For the path of each file in the lock, the name of its copy and its digest."""
+    """The name of each copy and its digest, by the path of the file in the lock."""
 
 
 class BackupServer(Record):
@@ -76,7 +76,7 @@ class BackupServer(Record):
     """The key of its entry in that lock. The lock need not have the entry."""
     name: str
     client: str
-    """The client in the table of clients."""
+    """The id of the client in the table of clients."""
     path: Path | None
     """The client's file; None if only the lock was edited."""
     pointer: str = ""
@@ -131,7 +131,7 @@ class EditSet(Record):
 
 @contextmanager
 def hold_backups(project: Project) -> Iterator[None]:
-    """Be the only process of this user that edits or restores clients' files."""
+    """Keep other processes of this user from editing or restoring clients' files meanwhile."""
     from pinwarden.lock.lock_store import hold_write_lock
 
     folder = _find_folder(project)
@@ -145,7 +145,7 @@ def hold_backups(project: Project) -> Iterator[None]:
 
 
 def has_backups(project: Project) -> bool:
-    """Whether Pinwarden made an edit for this user that could be undone."""
+    """Whether this user has a backup of an edit."""
     return bool(_list_folders(project))
 
 
@@ -155,7 +155,7 @@ def list_backups(project: Project) -> list[Backup]:
 
 
 def write_backup(project: Project, edits: EditSet) -> Backup:
-    """Copy the files that will be edited. Everything is on disk when this returns. Call it with ``hold_backups``."""
+    """Copy the files that will be edited. Everything is on disk when this returns. Call it inside ``hold_backups``."""
     earlier = _list_folders(project)
     folder = _find_folder(project) / f"{int(earlier[-1].name) + 1 if earlier else 1:06}"
     try:
@@ -204,7 +204,7 @@ def keep_servers(backup: Backup, servers: tuple[BackupServer, ...], contents: Ma
     """Keep a backup for some of its servers only, because the edits of the others were undone.
 
     ``contents`` are the files and locks as they are without the edits of the others. They count as the result of the
-    edit from now on, so that undoing the rest restores them byte for byte.
+    edit from now on, so that undoing the rest can still restore the original files byte for byte.
     """
     if not servers:
         remove_backup(backup)
@@ -256,7 +256,7 @@ class _CopyWriter:
 
 
 def _remove_folder(folder: Path) -> None:
-    # Without its manifest, a folder is no backup: it goes first, in case the rest is interrupted.
+    # The manifest goes first: if the removal is interrupted, a folder without it does not count as a backup.
     (folder / _MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -266,7 +266,7 @@ def _find_folder(project: Project) -> Path:
 
 
 def _list_folders(project: Project) -> list[Path]:
-    """Return the folders of complete manifests, the oldest first. A folder without one was left before any edit."""
+    """Return the folders that have a manifest, the oldest first. Folders without one are not backups."""
     try:
         folders = sorted(_find_folder(project).iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -114,7 +114,7 @@ def apply_enforcement(
     """Back up all files of all scopes and make the edits. If anything fails or is interrupted, everything is restored.
 
     With ``probe``, Pinwarden starts each server once with its new command before it edits anything. A server that does
-    not respond keeps its entry. ``on_start`` is called with the name of each.
+    not respond keeps its entry. ``on_start`` is called with the name of each server that is started.
     """
     if probe is not None:
         plan = _try_starts(plan, probe, on_start)
@@ -255,7 +255,7 @@ def _describe_outcome(plan: EnforcementPlan, probe: ProbeOptions | None, *, writ
 
 
 def _names_program(scope: ScopePlan) -> bool:
-    """Whether a file of the project names the program, which it does without a path."""
+    """Whether a client's file of the scope would start ``pinwarden`` by its name, without a path."""
     return any(plan.server is not None and plan.words[:1] == (PROGRAM,) for plan in scope.entries)
 
 

@@ -1,8 +1,8 @@
 """Plan how one client starts one locked server through ``pinwarden run``: its new entries in the file and in the lock.
 
-Only what an entry starts changes in a client's file; variables and other members stay unchanged. The approved command
-or address moves into the lock entry. Secrets are never copied into the lock: the header values of a remote address stay
-in the client's file, as variables of its entry.
+In a client's file, only the command or address changes; variables and other members stay as they are. The approved
+command or address moves into the lock entry. Secrets are never copied into the lock: the header values of a
+remote address stay in the client's file, as variables of its entry.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def plan_entry(
 def build_run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
     """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``.
 
-    A file of the project is committed, so it names the program without a path. A file of the user names the program
-    that runs now, because a desktop program rarely has the search path of a shell.
+    A file of the project is committed, so its command is ``pinwarden`` without a path. A file of the user has the path
+    of the running program, because a desktop program rarely has the search path of a shell.
     """
     program = PROGRAM if project.scope == "project" else find_own_program(project.variables.get("PATH", ""))
     words = [program, "run", name, *(("--require-lock",) if approved else ())]
@@ -189,7 +189,7 @@ def _rewrite(
     known: LaunchCommand | RemoteLaunch | None,
     launch: LockedLaunch | None,
 ) -> tuple[dict[str, Any], LaunchCommand | RemoteLaunch]:
-    """Return the entry with the new command, and what the lock records in its place."""
+    """Return the entry with the new command, and the command or address that the lock keeps for it."""
     if launch is not None:
         return replace_command(source, client, words), to_launch_command(launch)
     if isinstance(known, RemoteLaunch):

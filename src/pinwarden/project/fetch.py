@@ -107,7 +107,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
 
 
 def select_entries(project: Project, names: Sequence[str]) -> list[Entry]:
-    """Return one entry per distinct server with one of these names, or per server if no name is given.
+    """Return one entry for each distinct server with one of these names, or for each server if no name is given.
 
     Raises if the lock was tampered with, or if a name is not locked.
     """

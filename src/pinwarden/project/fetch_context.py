@@ -36,9 +36,9 @@ class FetchContext(Record):
     fetcher: Fetcher
     store: Store
     on_progress: Progress | None = None
-    """How many files of one server are downloaded."""
+    """Called with the number of downloaded files of one server, and the number of all its files."""
     on_servers: ProgressCallback | None = None
-    """Which of several servers are being worked on."""
+    """Called with those of several servers that are being worked on."""
     trust_root: Path | None = None
     """The trust root for attestations, if not sigstore's public one."""
 
@@ -85,7 +85,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
 
 
 def _build_resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
-    """Return the endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
+    """Return the endpoint for a resolver. Private addresses are allowed if our HTTP client allows them."""
     return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
 
@@ -220,7 +220,7 @@ def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> No
 def _find_endpoint(closure: Closure, file: ClosureFile, context: FetchContext) -> ServiceEndpoint:
     """Return the registry, with credentials, that today's settings name for the package that a file belongs to.
 
-    Not that of the root package: a dependency of another scope may come from another registry.
+    This may not be the registry of the root package: a dependency of another scope may come from another registry.
     """
     if closure.ecosystem != "npm":
         return context.sources.find_pypi_file_server()
@@ -294,7 +294,7 @@ class PackageSources:
         return get_index_parent(self.find_pypi_index())
 
     def find_image_registry(self, reference: str, *, by_project: bool) -> ServiceEndpoint:
-        """Return the registry of a container image; ``by_project`` says that a repository names the image."""
+        """Return the registry of a container image. Set ``by_project`` if a project, not the user, names the image."""
         from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
 

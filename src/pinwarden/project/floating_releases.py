@@ -38,7 +38,7 @@ class ReleaseResolver:
     """Chooses one release for each package, so that a server has the same release in every client and scope.
 
     1. The release that responded when the server was probed for its approval.
-    2. The exact release that other files name for the package, if it is only one.
+    2. The exact release that locks and clients' files name for the package, if all name the same one.
     3. The newest release that the command allows.
 
     The first two count only if the registry lists them and the command allows them.

@@ -63,7 +63,7 @@ class PackageUpdateContext(Record):
     project: Project
     policies: Policies
     lock_options: LockOptions
-    """With ``probe``: whether the new release may be started."""
+    """How to write the lock. Its ``probe`` has the options for starting the new release."""
     fetch_context: FetchContext
 
 
@@ -71,7 +71,7 @@ class SurfaceUpdate(Record):
     """The surface of the new release, for the clients that have the same server."""
 
     server: LockedServer
-    """With the entries of the new release."""
+    """The server, with the lock entries of the new release."""
     candidate: ApprovalCandidate
     """The surface, with scan warnings about text that was not approved before."""
     changes: tuple[Change, ...]
@@ -81,7 +81,7 @@ class SurfaceUpdate(Record):
 
     @property
     def looks_like_attack(self) -> bool:
-        """Whether a script must not approve it without ``--approve-warnings``."""
+        """Whether a text or a change looks like an attack. A script then needs ``--approve-warnings``."""
         return bool(self.candidate.warnings) or any(change.severity == CRITICAL for change in self.changes)
 
 
@@ -96,13 +96,13 @@ class PreparedUpdate(Record):
     dependencies: tuple[str, ...]
     """The changed dependencies, as sentences."""
     published: tuple[Row, ...]
-    """What differs in publisher and bytes of the release."""
+    """Differences from the locked release in publisher and bytes."""
     configured: tuple[tuple[str, ConfiguredServer], ...]
     """The servers in the clients' files, by the key of their lock entry."""
     files: tuple[FileEdit, ...]
     """The edits of the clients' files."""
     lock: Lock
-    """The lock that the preparation began with."""
+    """The lock at the beginning of the preparation."""
 
     @property
     def name(self) -> str:
@@ -123,8 +123,8 @@ class PreparedUpdate(Record):
 def prepare_update(context: PackageUpdateContext, releases: Sequence[PackageRelease]) -> Iterator[PreparedUpdate]:
     """Verify and probe a newer release of one server. Nothing of the project is changed.
 
-    1. Write the entries of the new release into a copy of the lock.
-    2. Compare its publisher with that of the locked release. Download, hash and pin its bytes with all dependencies.
+    1. Compare its publisher with that of the locked release.
+    2. Write its entries into a copy of the lock. Download, hash and pin its bytes with all dependencies.
     3. Start it from these bytes, and compare its surface with the approved one.
     """
     lock, files = lock_store.read_with_files(context.project.lock)
@@ -193,7 +193,7 @@ class _CollectedEdits(ConfigEdits):
         self.collected: list[tuple[ConfiguredServer, dict[str, Any]]] = []
 
     def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Remember the entry. It must be possible to write it."""
+        """Remember the entry. Raises if it cannot be written into the client's file."""
         data = read_server_file(server)
         if edit_entry(data, server, entry) == data:
             return "unchanged"
@@ -202,7 +202,7 @@ class _CollectedEdits(ConfigEdits):
 
 
 def _copy_lock(project: Project, folder: Path, files: dict[str, bytes]) -> Project:
-    """A project with a copy of the lock and of the files next to it."""
+    """Copy the lock and the files next to it into a folder. Returns the project with that lock."""
     draft = replace(project, lock=folder / project.lock.name)
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

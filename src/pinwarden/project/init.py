@@ -279,8 +279,9 @@ def write_approvals(  # noqa: PLR0913  every part of an approval
     """Write the approved servers and surfaces into the lock, in one step.
 
     Each of ``servers`` gets an entry as it is configured now. ``surfaces`` are lock entries that keep their
-    configuration, with the surface that is approved for them; ``partial`` if more of them is still to be approved.
-    Raises LOCK_BUSY if an entry of a server changed in the meantime, and REVIEW_STALE if an approved surface did.
+    configuration, each with the surface to approve for it; ``partial`` means that more changes are left to approve.
+    Raises LOCK_BUSY if an entry of ``servers`` changed in the meantime, and REVIEW_STALE if the approved surface of an
+    entry in ``surfaces`` changed.
     """
     project = discovery.project
     candidates = {server.key: candidate for server in servers if (candidate := _build_candidate(server)) is not None}
@@ -348,7 +349,7 @@ def _map_entries(lock: Lock | None) -> dict[str, lock_entry.Entry]:
 
 
 def _remove_refused_entries(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
-    """Take back the entries of servers that the user accepted and that were refused after the probe."""
+    """Restore the earlier entries of servers that the user accepted and that were refused after the probe."""
     refused_keys = _list_refused_after_probe(discovery)
     if old is None or not refused_keys:
         return old

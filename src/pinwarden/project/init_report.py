@@ -84,7 +84,7 @@ def build_init_report(discovery: Discovery, written_policy: str | None = None) -
 
 
 def _list_scan_warnings(servers: Sequence[DiscoveredServer]) -> list[Row]:
-    """Return the scan warnings about servers that were refused or accepted by name."""
+    """Return the scan warnings about servers that were refused or accepted."""
     return [row for server in servers if not server.is_undecided for row in server.status.scan_warnings]
 
 

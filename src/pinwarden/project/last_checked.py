@@ -36,7 +36,7 @@ class LastChecked(Record):
     """The times of all locks on this machine."""
 
     times: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By path of the lock, the time by name of the server or key of the lock entry."""
+    """For each path of a lock, the times of its servers, by server name or by key of the lock entry."""
     problem: str | None = None
     """Why the file could not be read; None if it could, or if there is none."""
 

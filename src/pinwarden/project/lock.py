@@ -282,7 +282,7 @@ def with_approved_surface(  # noqa: PLR0913  every part of an approval
     *,
     partial: bool = False,
 ) -> lock_entry.Entry:
-    """Return the entry with another approved surface. ``assign_surface_files`` chooses the file for it.
+    """Return the entry with this surface as its approved one. ``assign_surface_files`` chooses the file for it.
 
     After a ``partial`` approval, the entry still says that the whole surface was approved for an earlier release.
     """

@@ -33,7 +33,7 @@ class LockDocument(Record):
 
     @property
     def critical_problems(self) -> tuple[LockProblem, ...]:
-        """The problems of a lock that was changed since it was approved."""
+        """The critical problems. If there is one, the lock was changed since it was approved."""
         return select_critical(self.problems)
 
 

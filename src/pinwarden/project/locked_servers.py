@@ -111,7 +111,7 @@ def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
 
 
 def has_pinned_bytes(entry: Entry) -> bool:
-    """Whether the bytes of an entry were ever pinned."""
+    """Whether an entry has the digests of its artifacts or of its image."""
     extension = read_extension(entry)
     return extension is not None and bool(extension.artifacts or extension.image)
 
@@ -155,7 +155,7 @@ def _is_same_server(server: LockedServer, identity: ServerIdentity | None, pinne
 
 
 def _list_pinned_bytes(entry: Entry) -> _PinnedBytes | None:
-    """Return the bundle, the image, or the closure with the install scripts that may run."""
+    """Return what identifies the pinned bytes: a bundle, an image, or a closure with the scripts that may run."""
     extension = read_extension(entry)
     if extension is None:
         return None

@@ -38,7 +38,7 @@ class MissingProgram(Record):
 
 
 def find_missing_programs(projects: Sequence[Project]) -> tuple[MissingProgram, ...]:
-    """Find what the packages of all configured servers need, in the scopes of ``projects``. Starts nothing."""
+    """Find the programs that servers configured in these scopes need and this machine lacks. Starts nothing."""
     if not projects:
         return ()
     needed: dict[str, dict[str, None]] = {}

@@ -33,7 +33,7 @@ from pinwarden.project.prove import VerifiedArtifact, resolve_closure, verify_bu
 from pinwarden.surface.drift.changes import build_change_row
 
 _MAX_PUBLISHER_LOOKUPS = 50
-"""Publishers of further changed packages are not looked up; so many changes are reviewed in the diff of the lock."""
+"""For how many changed packages the publisher is looked up. More changes are reviewed in the diff of the lock."""
 
 DEPENDENCY_KINDS: FindingKinds = build_kind_table(
     critical=(("dependency_bytes", "The same version of a dependency now has other bytes."),),

@@ -95,7 +95,7 @@ class PackageRelease(Record):
 
     entry: Entry
     launch: Launch
-    """The package, with the version as it is written."""
+    """The package, with the version as the command names it."""
     latest: NewestRelease | None = None
     problem: str | None = None
     is_floating: bool = False
@@ -244,7 +244,7 @@ def latest_version(release: Release) -> str:
 
 
 class PackageUpdater:
-    """Writes newer releases of configured packages into the lock, and makes the configurations for them."""
+    """Writes newer releases of configured packages into the lock, and builds the configurations for them."""
 
     def __init__(self, project: Project, policies: Policies, lock_options: LockOptions) -> None:
         self._project, self._policies, self._lock_options = project, policies, lock_options

@@ -18,7 +18,7 @@ _MAX_NAME = 120
 
 
 def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str | None:
-    """The next command after a check that failed, by the most severe row. ``servers`` are the locked names."""
+    """Return the next command for the most severe failing row; None if none fails. ``servers`` are locked names."""
     failing = [row for row in rows if is_failing(row)]
     if not failing:
         return None
@@ -53,19 +53,19 @@ def choose_after_proof(*, refused: Sequence[str], failed: Sequence[str]) -> str 
 
 
 def choose_after_scan(warned: Sequence[str], *, locked: bool) -> str:
-    """The next command after ``pinwarden scan`` of all configured servers."""
+    """Return the next command after ``pinwarden scan`` of all configured servers."""
     if warned:
         return f"pinwarden inspect {quote_name(warned[0])} --allow-execute"
     return CHECK_LIVE if locked else SET_UP
 
 
 def quote_name(name: str) -> str:
-    """A server's name for a shell."""
+    """Return the name of a server, shortened and quoted for a shell."""
     return shlex.quote(name[:_MAX_NAME])
 
 
 def _find_server(row: Row, servers: Collection[str]) -> str | None:
-    """The locked server that a row is about: its name, or the part of its entity before the colon."""
+    """Return the locked server that a row is about, from the row's name or the part of its entity before the colon."""
     if row.name in servers:
         return row.name
     return next((name for name in servers if row.entity.startswith(f"{name}: ")), None)

@@ -30,7 +30,7 @@ class RunningServer(Record):
 
     name: str
     started: float
-    """On the monotonic clock."""
+    """When the work began, on the monotonic clock."""
 
 
 class ServerProgress(Record):
@@ -56,7 +56,7 @@ def run_for_servers(
     context: FetchContext,
     on_progress: ProgressCallback | None = None,
 ) -> None:
-    """Call ``work(index)`` for every server on threads, and ``finish(index, result)`` here, in order.
+    """Call ``work(index)`` for every server on threads, and ``finish(index, result)`` on this thread, in order.
 
     ``finish`` gets the error if ``work`` raises a `PinwardenError`; the other servers are not affected. On Ctrl-C the
     network and the programs of unfinished servers are stopped, ``finish`` is called for the finished ones, and
@@ -127,5 +127,5 @@ def _abort(futures: Sequence[Future[Result]], context: FetchContext) -> None:
     for future in futures:
         future.cancel()
     while not all(future.done() for future in futures):
-        kill_all_trees()  # again: a thread may have been about to start one
+        kill_all_trees()  # repeatedly: a thread may have been about to start a program
         wait(futures, _ABORT_SECONDS)

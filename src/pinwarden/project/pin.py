@@ -55,15 +55,15 @@ class ServerPin(Record):
     """One entry in a client's file, and the exact release to write into it."""
 
     server: ConfiguredServer
-    """As the file has it now."""
+    """The server as the file has it now."""
     package: Launch
     """The package as it is written now."""
     release: NewestRelease
     word: ReleaseWord
     changed: ConfiguredServer
-    """With the exact release."""
+    """The server with the exact release."""
     locked: Entry | None = None
-    """The lock entry that follows the edit; None if the server is not locked as it is configured."""
+    """The lock entry to change with the file; None if the server is not locked as it is configured."""
     approval: Approval = "none"
     """What the edit means for the approved surface."""
 
@@ -225,7 +225,7 @@ def _edit_file(data: bytes, pin: ServerPin) -> bytes:
 
 
 def _plan_lock_entry(project: Project, lock: Lock | None, pin: ServerPin) -> ServerPin:
-    """Find the lock entry that follows the edit, and what the edit means for its approval."""
+    """Find the lock entry to change with the file, and what the edit means for its approval."""
     entry = next((entry for entry in (lock.entries if lock else ()) if _is_entry_of(project, entry, pin.server)), None)
     if entry is None or not is_as_approved(entry, pin.server, get_client(pin.server.client)):
         return pin
@@ -248,7 +248,7 @@ def _is_entry_of(project: Project, entry: Entry, server: ConfiguredServer) -> bo
 
 
 def _build_entry(lock: Lock | None, entry: Entry, pin: ServerPin, now: str) -> Entry:
-    """Return the lock entry with the exact release, and with the approval of the earlier one."""
+    """Return the lock entry with the exact release, and with the approval of the earlier entry."""
     known = read_extension(entry)
     fresh = build_plain_entry(pin.changed, now, entry.key)
     if known is None:

@@ -123,7 +123,7 @@ def write_default_policy(project: Project) -> str | None:
 
 
 def find_policy_to_sign(project: Project) -> Path | None:
-    """The policy of a project, which a signature of the lock has to cover; None if there is none.
+    """Return the policy file that a signature of the lock has to cover; None if the project has none.
 
     Raises USAGE if the project has two: a signature covers only one.
     """
@@ -234,7 +234,8 @@ def _render_template(recommended: bool) -> bytes:
 def _merge_into_file(path: Path, policy: bytes, force: bool) -> bytes:
     """Return the new content of ``pinwarden.toml``.
 
-    Keeps other tables. Replaces an existing policy only with ``force``, and only if there are no other tables.
+    Keeps other tables. Replaces the default policy of ``init``. Any other policy is replaced only with ``force``, and
+    only if there are no other tables.
     """
     if not (path.exists() or path.is_symlink()):
         return policy

@@ -131,7 +131,7 @@ def build_container_command(project: Project, entry: Entry, notify: Callable[[st
 
 
 def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[str]) -> ServerLaunch:
-    """Prepare the bridge to a remote server. Address and headers, which may have secrets, are in its environment."""
+    """Prepare the bridge to a remote server. Its environment has the address and headers, which may be secret."""
     _refuse_other_arguments((), arguments_given)
     target = _find_remote_target(project, entry)
     values = {_REMOTE_URL: target.url}

@@ -39,7 +39,7 @@ class ScanTarget(Record):
     name: str
     """Unique among the targets, without secrets."""
     configured_name: str
-    """As in the client's file. Rules of a policy have this name."""
+    """The name in the client's file, which policy rules use."""
     target: Target
     project: Project
     clients: tuple[str, ...] = ()

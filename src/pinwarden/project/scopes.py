@@ -35,7 +35,7 @@ def find_project_root(start: Path, home: Path) -> Path:
     """Return the project around a folder: the nearest folder with a lock, or else the root of the repository.
 
     The search ends at the root of the repository, below the home folder, and at a folder of another user, who could
-    otherwise place a lock above this user's folders. Without a lock and a repository, it is the folder itself.
+    otherwise place a lock above this user's folders. If it finds neither, the folder itself is returned.
     """
     folder = start.resolve()
     root: Path | None = None
@@ -63,7 +63,7 @@ def find_user_folder(project: Project) -> Path:
 
 
 def project_in_scope(project: Project, scope: LockScope) -> Project:
-    """Return the same project and user, with the lock and the client configurations of another scope."""
+    """Return the same project and user, with the lock and the client configurations of a scope."""
     if scope == "project":
         return project
     folder = find_user_folder(project)
@@ -87,8 +87,8 @@ def report_in_scopes(
 ) -> Report:
     """Run a command in several scopes, each with the names of its servers, and combine the reports.
 
-    An error in one scope is raised only if no other scope has a report: a missing lock in one scope must not hide the
-    findings in another.
+    A missing lock or server in one scope is raised only if no other scope has a report: it must not hide the findings
+    in another. Other errors are raised at once.
     """
     reports: list[tuple[Project, Report]] = []
     errors: list[PinwardenError] = []

@@ -242,7 +242,7 @@ def get_setting_variable(setting: str) -> str:
 
 
 def find_locked_digest(entry: Entry, launch: Launch) -> Digest:
-    """Return the locked digest of an image's index or only manifest. Raises ``BYTES_NOT_LOCKED`` if there is none."""
+    """Return the locked digest of an image: of its index, if it has one. Raises ``BYTES_NOT_LOCKED`` without one."""
     extension = read_extension(entry)
     image = extension.image if extension else None
     if image is not None:

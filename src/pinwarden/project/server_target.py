@@ -40,7 +40,10 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
 
 
 def _find_direct_target(entry: Entry, target: Target) -> Target:
-    """Return the address of a remote server itself, even if its client starts it through ``pinwarden run``."""
+    """Return the address of a remote server that its client starts through ``pinwarden run``.
+
+    Other targets stay as they are, apart from the variables for the store.
+    """
     from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
     from pinwarden.system.target import StdioTarget
 

@@ -71,7 +71,7 @@ class ServerToApprove(Record):
 
     @property
     def client_titles(self) -> tuple[str, ...]:
-        """The clients as people call them. The lock has one name for several of them."""
+        """The titles of the clients. ``entry.client`` is ``generic`` for several of them, so the origin comes first."""
         origins = ((entry, read_config_origin(entry)) for part in self.parts for entry in part.entries)
         clients = [entry.client if origin is None else origin.client for entry, origin in origins]
         clients += [configured.server.client for part in self.parts for configured in part.configured]
@@ -155,7 +155,7 @@ def _read_entries(project: Project) -> Sequence[Entry]:
 
 
 def identify_package(server: ServerToApprove) -> ServerIdentity | None:
-    """The identity of the server without its release, to find other releases of it; None if it starts no package."""
+    """Return the identity of a server without its release, to find its other releases; None if it is no package."""
     identity = _identify_server(server)
     if identity is None or not _is_package(identity):
         return None

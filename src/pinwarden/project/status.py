@@ -345,7 +345,7 @@ def _add_next_step(status: ServerStatus, rows: Sequence[ServerStatus], blocked: 
 
 
 def _choose_step(status: ServerStatus, rows: Sequence[ServerStatus]) -> Step | None:
-    """The next step of a server. ``rows`` are all servers of the scope."""
+    """Return the next step of a server; None if there is none. ``rows`` are all servers of the scope."""
     if status.blocked:
         return "approve"
     if status.disabled or not status.clients:

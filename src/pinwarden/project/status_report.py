@@ -94,7 +94,7 @@ def report_status(
 
 
 def choose_next_command(servers: Iterable[ServerStatus], projects: Sequence[Project]) -> str | None:
-    """Return the one command to run next: the first step that a server needs. For several servers, it takes them all.
+    """Return the one command to run next, which takes the first step that is needed, for all servers that need it.
 
     What the gateway blocked comes first. If nothing is left to do and no CI workflow checks the project, it is
     ``init-ci``.

@@ -48,7 +48,7 @@ def compare_surfaces(
 
 
 class UnscannedServer(Record):
-    """A server whose text is unknown: it failed, or the user did not want it to be started or contacted."""
+    """A server that was not scanned: it could not be read, or the user did not allow a start or connection."""
 
     name: str
     reason: str

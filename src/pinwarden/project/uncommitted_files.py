@@ -1,4 +1,4 @@
-"""The files of a project that belong into its repository and are not committed yet."""
+"""The files of a project that belong in its repository and are not committed yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATUS = ("--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--por
 
 
 def find_uncommitted_files(project: Project, others: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Return the lock with the files next to it, the policy and the clients' files that git would commit.
+    """Return those files of a project that are not committed: lock, files next to it, policies and clients' files.
 
     ``others`` are further files to commit. Ignored files are left out. Outside a git repository there are none.
     """

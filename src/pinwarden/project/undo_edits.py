@@ -61,7 +61,7 @@ class UndoPlan(Record):
     undone: tuple[UndoneServer, ...]
     edits: EditSet
     kept: tuple[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes]], ...]
-    """For each backup, the servers that are still to be undone, and its files as they are then."""
+    """For each backup, the servers whose edits are not undone, and its files and locks after this undo."""
 
 
 class _Contents:
@@ -105,7 +105,7 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
     """Plan to undo the edits that a command made in these scopes, the newest first, for some servers or all.
 
     ``enforce`` includes the releases that ``pinwarden setup`` wrote before it enforced the servers: one undo returns
-    the files to what they were before. Raises NOTHING_TO_UNDO if there is no backup.
+    the files to what they were before. Raises NOTHING_TO_UNDO if a name, or every server, has no such edit.
     """
     project = projects[0]
     locks = {scope.lock.absolute() for scope in projects}
@@ -152,7 +152,7 @@ def apply_undo(plan: UndoPlan) -> None:
 def recover_interrupted(projects: Sequence[Project]) -> tuple[str, ...]:
     """Roll back edits of these scopes that were interrupted, for example because their process was killed.
 
-    Returns notes about it.
+    Returns a note about each command whose edits were rolled back.
     """
     project = projects[0]
     if not has_backups(project):
@@ -212,7 +212,7 @@ class _Restore:
         return undone
 
     def list_edited(self) -> dict[Path, bytes]:
-        """Return the files and locks as they will be, of those that nothing else changed since the edit."""
+        """Return the files and locks that nothing else changed since the edit, with their content after the undo."""
         locks = {lock.file.path for lock in self._backup.locks}
         return {
             file.path: (self._contents.read_lock(file.path) or b"")
@@ -279,7 +279,7 @@ class _Restore:
         return _find_entry(before, server), _find_entry(after, server), now
 
     def _restore_lock(self, path: Path, servers: Sequence[BackupServer], *, is_whole: bool) -> None:
-        """Restore the lock entries of servers; the whole lock byte for byte, if nothing else changed in it."""
+        """Restore the lock entries of servers. With ``is_whole``, a lock without later changes is restored exactly."""
         data, lock = self._contents.read_lock(path), self._locks.get(path)
         if data is None:
             return

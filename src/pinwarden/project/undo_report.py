@@ -79,7 +79,7 @@ def build_recovery_report(command: EditCommand, notes: tuple[str, ...]) -> Repor
 
 
 def _combine_edits(undone: tuple[UndoneServer, ...]) -> list[UndoneServer]:
-    """One row for each entry in a client's file, although several edits of it may be undone: the least successful."""
+    """Return one result for each entry in a client's file: the least successful, if several edits of it are undone."""
     entries: dict[tuple[object, ...], UndoneServer] = {}
     for server in undone:
         key = (server.server.lock, server.server.key, server.server.path, server.server.pointer)

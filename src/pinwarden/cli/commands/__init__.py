@@ -129,7 +129,7 @@ _CATALOG = {
         "completion": ("completion", "completion", "Print a completion script for your shell"),
     },
 }
-"""By task: name of the command, then its module, the function in it, and one line of help."""
+"""For each task, its commands by name, each with its module, the function in it, and one line of help."""
 
 COMMANDS = {name: summary for commands in _CATALOG.values() for name, (_, _, summary) in commands.items()}
 """One line of help by the name of the command."""
@@ -225,7 +225,7 @@ def create_command_parser(name: str) -> tuple[CliCommand, argparse.ArgumentParse
 
 
 def load_command(name: str) -> CliCommand:
-    """Import the module of a command."""
+    """Import the module of a command, and return the command."""
     from importlib import import_module
 
     for commands in _CATALOG.values():

@@ -87,7 +87,7 @@ def approve(args: Namespace) -> int:
 
 
 def _find_blocked_elsewhere(args: Namespace, servers: Sequence[ServerToApprove]) -> tuple[ServerToApprove, ...]:
-    """Return named servers that are not locked or configured here, but of which a gateway blocked something."""
+    """Return the named servers that are neither locked nor configured here, but whose changes a gateway blocked."""
     from pinwarden.gateway.review import find_pending_reviews
     from pinwarden.project.servers_to_approve import ServerToApprove
 
@@ -132,7 +132,7 @@ def _print_totals(approved: int, asked: int) -> int:
 
 
 def _find_blocked(state: GatewayState, server: ServerToApprove) -> tuple[tuple[Review, ...], ...]:
-    """Return the items of the server that gateways blocked, in groups with the same approved surface."""
+    """Return the changes of the server that gateways blocked, grouped by the lock or database with its approval."""
     from pinwarden.gateway.review import find_pending_reviews
 
     locks: list[Path | None] = [part.project.lock for part in server.parts]
@@ -260,7 +260,8 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
 def _refuse_unapproved_command(args: Namespace, server: ServerToApprove) -> None:
     """Raise if the server would be started with a command that the lock does not have and that is not approved now.
 
-    ``--yes`` approves it. Together with ``--all``, which names no server, it does not cover what looks like an attack.
+    ``--yes`` approves the command. With ``--all``, which names no server, it does not if something looks like an
+    attack.
     """
     from pinwarden.project.approve import list_config_changes
     from pinwarden.surface.drift.verdict import summarize_changes

@@ -170,7 +170,7 @@ def init_ci(args: Namespace) -> int:
 
 
 def _find_wheel(spec: str, root: Path) -> tuple[Path, ...]:
-    """The file in the repository that the job installs; none for an address."""
+    """Return the wheel in the repository that the job installs Pinwarden from; empty if it installs from a URL."""
     return () if "://" in spec else (root / spec,)
 
 
@@ -191,7 +191,7 @@ def _refuse_missing_locks(projects: Sequence[Project]) -> None:
 
 
 def _repeat_command(args: Namespace) -> list[str]:
-    """The present command line without the options that a hint adds."""
+    """Return the words of this command line, for a hint that adds ``--install`` or other options."""
     options = [word for folder in args.project or () for word in ("--project", folder)]
     options += ["--file", args.file] if args.file else []
     return ["pinwarden", "init-ci", *(["--for", args.kind] if args.kind != "github" else []), *options]

@@ -224,7 +224,7 @@ def update(args: Namespace) -> int:
 
 
 def _update_with_questions(args: Namespace, project: Project, names: tuple[str, ...]) -> Report | None:
-    """Decide about newer releases server by server; None if there are none."""
+    """Update one server after the other, each after a question or with ``--yes``; None if there is no newer release."""
     from pinwarden.cli.guided_update import GuidedUpdate
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.core.record import replace
@@ -315,7 +315,7 @@ def _open_verification(args: Namespace, project: Project) -> Iterator[FetchConte
 
 
 def _enforce(args: Namespace, project: Project, report: Report) -> Report:
-    """Prove, fetch and enforce. The report is that of the first step that fails."""
+    """Prove, fetch and enforce. If a step fails, return its report; else add the outcome to ``report``."""
     from pinwarden.core.record import replace
     from pinwarden.project.enforce import apply_enforcement, plan_enforcement
     from pinwarden.project.fetch import FetchOptions, fetch
@@ -339,7 +339,7 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
 def _update_bundles(
     args: Namespace, project: Project, names: tuple[str, ...], lock_options: LockOptions, report: Report
 ) -> Report:
-    """Add the updates of installed bundles to the report, if the lock has any."""
+    """Add the updates of installed bundles to the report, if the lock has bundles. ``--yes`` writes them."""
     from pinwarden.lock import lock_store
     from pinwarden.project.run import is_bundle
 

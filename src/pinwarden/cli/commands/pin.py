@@ -31,7 +31,7 @@ def _configure_pin(parser: ArgumentParser) -> None:
 
 @command(_configure_pin)
 def pin(args: Namespace) -> int:
-    """Write the exact release into every client file that starts a package without one.
+    """Write exact releases into the clients' files, wherever a command names a package without one.
 
     A server that is configured as `npx -y notes`, `uvx notes@latest` or `docker run notes` can change at every start.
     Pinwarden looks up the release that it starts now, shows the edit of each file as a diff, and writes it if you

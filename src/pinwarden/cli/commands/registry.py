@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MAX_LOG_LINES_PER_SECOND = 200
-_FLUSH_SECONDS = 2.0  # how long shutdown waits for the reader of stderr
+_FLUSH_SECONDS = 2.0  # how long shutdown waits until queued log lines are written to stderr
 
 
 def _configure_registry_serve(parser: ArgumentParser) -> None:

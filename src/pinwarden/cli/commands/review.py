@@ -279,7 +279,7 @@ def approve_all(state: GatewayState, project: Project, names: Sequence[str], app
 def _decide_all(
     state: GatewayState, project: Project, names: Sequence[str], approver: Approver
 ) -> tuple[dict[str, int], bool]:
-    """Decide about each change. Returns how many were decided how, and whether the person did not quit."""
+    """Ask about each change. Returns how many changes got each decision, and False if the person quit."""
     decided = dict.fromkeys(_ANSWERS.values(), 0)
     for position, name in enumerate(names, 1):
         answer = _decide(state, project, name, approver, heading=f"{position} of {len(names)}  ")
@@ -290,7 +290,7 @@ def _decide_all(
 
 
 def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
-    """Decide about one change. Returns the answer; "s" if the decision failed."""
+    """Show one change and ask about it. Returns the letter of the answer; "s" (skip) if the decision failed."""
     from pinwarden.gateway.review import show_review
 
     try:
@@ -351,7 +351,7 @@ def _ask_reason(*, needed: bool) -> str:
 
 
 def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
-    """Print one change. The definition is included if the rows do not show all of it."""
+    """Print one change. Includes the definition if ``definition`` is set or the change cannot be approved."""
     changes = read_report_changes(report)
     others = report.rows[len(changes) :]  # the warnings of the scan, or why it cannot be approved
     sys.stdout.write(wrap(f"{heading}{report.subject}"))
@@ -386,7 +386,7 @@ def _format_state(review: dict[str, Any]) -> str:
 
 
 def _format_baseline(baseline: str) -> str:
-    """Return where the approval is stored, because two projects may each have a server of the same name."""
+    """Return where the approval is stored, for display: two projects may each have a server of the same name."""
     lock = baseline.removeprefix("lock:")
     if lock == baseline:
         return "first use"

@@ -234,7 +234,7 @@ def _replace_process(server: GatedServer) -> None:
 
 
 def _can_sandbox(args: Namespace) -> bool:
-    """Whether to start a bundle in its sandbox. Without bubblewrap it starts only with --unsafe-no-sandbox."""
+    """Return False with --unsafe-no-sandbox, else True. Raises SANDBOX_UNAVAILABLE if bubblewrap is missing."""
     import shutil
 
     if args.unsafe_no_sandbox:

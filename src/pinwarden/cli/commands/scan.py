@@ -97,7 +97,7 @@ def _probe_named(name: str, args: Namespace) -> Surface:
 
 
 def _ask_to_start(what: str, target: Target, args: Namespace) -> Namespace:
-    """The options, with --allow-execute if the user agrees on a terminal to start the target."""
+    """Ask on a terminal whether to start a target that is a command. Returns the options, with the consent if given."""
     from pinwarden.cli.questions import ask, can_ask
     from pinwarden.system.target import StdioTarget
 

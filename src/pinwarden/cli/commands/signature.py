@@ -232,7 +232,7 @@ def lock_verify_signature(args: Namespace) -> int:
 
 
 def _find_signed_policy(args: Namespace, project: Project) -> Path | None:
-    """The policy that a signature covers."""
+    """Return the policy file that the signature covers: ``--policy``, or the project's; None if there is none."""
     from pinwarden.project.policy_commands import find_policy_to_sign
 
     return Path(args.policy) if args.policy else find_policy_to_sign(project)

@@ -182,7 +182,7 @@ def _read_identity_key(file: str) -> NoteKey:
 
 
 def _parse_log_key(text: str) -> NoteKey:
-    """Return a registry's verifier key: name+id+key."""
+    """Parse the verifier key of a registry, which has the form name+id+key."""
     from pinwarden.core.keys import refuse_private_key
     from pinwarden.core.signed_note import NoteKey
 

@@ -80,7 +80,7 @@ def _render_first_word_section(commands: tuple[CommandSpec, ...]) -> str:
 
 
 def _render_command_name_section(commands: tuple[CommandSpec, ...]) -> str:
-    """Find the command, and offer second words."""
+    """Return the part of the script that finds the command and offers second words."""
     families = group_two_word_commands(commands)
     two_word_names = "|".join(shell_quote(command.name) for members in families.values() for command in members)
     rows = "\n".join(

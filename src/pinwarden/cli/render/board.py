@@ -92,7 +92,7 @@ class _Painter:
         self._symbols: Mapping[str, str] = _SYMBOLS if _can_encode("".join(_SYMBOLS.values())) else {}
 
     def add_symbol(self, state: str, words: str) -> str:
-        """Return a symbol and a word."""
+        """Return the words, after the symbol of the state if the output can encode symbols."""
         symbol = self._symbols.get(state)
         return f"{symbol} {words}" if symbol else words
 
@@ -142,7 +142,7 @@ class _Table:
         ]
 
     def _shrink(self, available: int) -> None:
-        """Cut columns until the table fits: long versions first, then the longer of names and clients."""
+        """Cut columns until the table fits: long versions first, then the widest column that may be cut."""
         self._widths[1] = min(self._widths[1], _MAX_VERSION)
         for _ in range(sum(self._widths) - available):
             column = max((0, 2) if self._wide else (0, 1), key=lambda index: self._widths[index])
@@ -167,7 +167,7 @@ def _describe_state(member: str, state: str) -> str:
 
 
 def _flow_words(parts: Iterable[Cell], width: int, painter: _Painter) -> Iterator[str]:
-    """Yield lines with as many words as fit into the width. Colours do not count as width."""
+    """Yield lines with as many cells as fit into the width. Colours do not count as width."""
     line, used = "", 0
     for text, state in parts:
         size = measure_width(text)

@@ -19,6 +19,6 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, _command: str) -> str:
-    """Return the error under the member ``error``, which no report has."""
+    """Return the error in the member ``error``. No report has a member of this name."""
     report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
     return escape_json_for_log(json.dumps(report, indent=2)) + "\n"

@@ -1,7 +1,7 @@
 """Text for people who approve a server: its surface, and the changes since the approved one.
 
-Fits 80 columns without a pager. Everything that a server wrote is escaped. Text is shortened only with the number of
-omitted characters; see ``Detail``.
+Fits 80 columns without a pager. Everything that a server wrote is escaped. Where text is shortened, the
+number of omitted characters is shown; see ``Detail``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str
 
 
 def render_changes(changes: Sequence[Change], *, detail: Detail = "short", width: int | None = None) -> str:
-    """Return the verdict, then the words that changed, grouped by what happened."""
+    """Return the verdict, then the changes, grouped by what happened."""
     page = _Page(width, detail)
     page.add(summarize_changes(changes))
     topics = [decision.topic for decision in group_decisions(changes) if decision.changes[0].severity != CRITICAL]
@@ -233,7 +233,7 @@ def _describe_hints(tool: dict[str, Any]) -> str:
 
 
 def _add_group(page: _Page, group: ChangeGroup, required: set[tuple[str, str, str]]) -> None:
-    """Add one heading with its changes. Changes that differ only in the item are one entry."""
+    """Add one heading with its changes. The same change of several items is one entry."""
     entries: dict[tuple[str, ...], list[Change]] = {}
     for change in group.changes:
         is_required = (change.entity, change.name, change.path) in required
@@ -278,7 +278,7 @@ def _name_item(change: Change) -> str:
 
 
 def _locate(change: Change) -> str:
-    """Say where in the item the change is, unless its phrase says it."""
+    """Return where in the item the change is; empty if the text of the change says it already."""
     path = change.path.removeprefix("/inputSchema")
     if path.count("/") <= 1 or change.kind.startswith("annotation_"):
         return ""

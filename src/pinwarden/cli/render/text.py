@@ -31,7 +31,8 @@ _CONTEXT = 160  # characters of unchanged text between two changes of a long tex
 def render_text(report: Report, *, colour: bool = False, detail: Detail = "normal") -> str:
     """Render rows, then notes, then the summary, then the next command.
 
-    ``quiet`` leaves out notes and what does not fail. ``verbose`` prints every row and every note in full.
+    ``quiet`` leaves out notes, and rows that do not make the command fail. ``verbose`` prints every row and every note
+    in full.
     """
     rows = _choose_rows(report, detail)
     notes = [] if detail == "quiet" else [f"note: {note}" for note in report.notes]
@@ -49,7 +50,7 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
 
 
 def render_command(label: str, command: str) -> str:
-    """A line with a command to paste, which is therefore not wrapped."""
+    """Return a line with a command. The line is not wrapped, so that the command can be pasted."""
     return neutralize_log_commands(f"{label}: {show_invisible(command)}\n")
 
 
@@ -102,7 +103,7 @@ def _render_suspicious_text(group: RowGroup, width: int, colour: bool) -> list[s
 
 
 def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
-    """Return a block for several servers with the same kind of problem."""
+    """Return a block for rows about the same kind of problem."""
     first = group.rows[0]
     names = ", ".join(group.names)
     singular, several = CAUSES.get(first.code, ("", ""))
@@ -393,7 +394,7 @@ def _group_warnings(rows: Sequence[Row]) -> list[RowGroup]:
 def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return what the rows of a group have in common, and for each row what is special about it.
 
-    Particulars of rows that are only informative are left out.
+    For informative rows and codes in ``CAUSES``, the common rule text is enough: nothing is returned for each row.
     """
     first = group.rows[0]
     messages = [row.message for row in group.rows]

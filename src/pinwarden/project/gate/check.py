@@ -96,10 +96,10 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     4. The bytes of locked artifacts, if requested.
     5. The policies, with the evidence that counts (`_choose_evidence`).
     6. The registry, if requested.
-    7. The live servers, if requested. A server with a problem in the steps before is not started.
+    7. The live servers, if requested. None is started if step 1 or 2 fails, nor any that the policy refuses.
     8. Yanked bundles, install scripts that are not approved, and known vulnerabilities.
 
-    Without a lock, only its absence is checked.
+    Without a lock, only checks whether the project needs a lock or a policy.
     """
     lock, pinned_files = lock_store.read_with_files(project.lock)
     if lock is None:

@@ -38,7 +38,7 @@ class GateResult(Record):
     """The outcome of the checks in one project."""
 
     subject: str
-    """The lock, relative to the repository's root."""
+    """The path of the lock, relative to the repository's root."""
     entries: int = 0
     unconfigured: bool = False
     """Whether there is neither a lock nor a configured server."""

@@ -95,7 +95,7 @@ def check_live_servers(
 
 
 def check_registries(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
-    """Look up every version that came from a registry again."""
+    """Look up again every version that came from a registry, and report what changed in its metadata."""
     from pinwarden.lock.server_entry import parse_server_entry
 
     if (
@@ -294,7 +294,7 @@ def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[
 def _find_current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
     """Return the target to compare with the approved target.
 
-    This is the approved target if it still comes first, otherwise the first target of its kind, otherwise any target.
+    This is the approved target if it still comes first, otherwise the first target of its kind, otherwise the first.
     """
     from pinwarden.lock.launch_choice import choose_target, target_to_json
     from pinwarden.lock.lockfile import is_same_json
