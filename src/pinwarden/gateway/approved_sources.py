@@ -76,7 +76,7 @@ class LockApprovals:
         )
 
     def _read_neighbours(self) -> list[tuple[str, Surface]]:
-        """Read the other servers of the lock. If their files cannot be read, the server is judged without them."""
+        """Read the other servers' approved surfaces. If the files cannot be read, the server is judged without them."""
         from pinwarden.project.approval_candidate import read_neighbours
 
         try:

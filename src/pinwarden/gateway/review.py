@@ -154,7 +154,7 @@ def settle_reviews(state: GatewayState, project: Project, server: str, approver:
 
 
 def build_review_report(review: Review, approved: Surface, place: str) -> Report:
-    """Report the changes that approving a review would make to the approved surface, and where it would be stored."""
+    """Report how approving a review would change the approved surface, and where the approval would be stored."""
     facts = {
         "review": review_to_json(review),
         "definition": strict_json.parse_json(review.definition.encode()),

@@ -452,7 +452,7 @@ class HttpResponseSink:
             self._reply.send(200, data, headers=self._headers)
 
     def fail_not_executed(self, reason: str) -> None:
-        """Send status 404, which tells clients of the handshake era to open a new session."""
+        """Send status 404, so that the client opens a new session. Stateless requests and streams get an error."""
         if self._stateless or self._reply.streaming:
             self.fail(SERVER_UNAVAILABLE, reason)
         else:

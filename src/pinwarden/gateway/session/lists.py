@@ -220,9 +220,9 @@ class CheckedLists:
         return any(len(request.items) > _LONG for request in self._requests.values())
 
     def knows_server(self, now: float, out: OutputBuilder) -> bool:
-        """Whether the gateway need not wait until the server identifies itself.
+        """Return False if the gateway has to wait until the server identifies itself.
 
-        In the stateless era, sends ``server/discover`` if the server has not identified itself.
+        In the stateless era, also sends ``server/discover`` then, unless that request is open.
         """
         if self._in_handshake:
             return False
@@ -241,7 +241,7 @@ class CheckedLists:
     # Lists from responses to the client
 
     def take_next_order(self) -> int:
-        """Return the number of the next request for a list. Responses may arrive in another order."""
+        """Return the number of a new request for a list. The highest number marks the newest list."""
         self._last_order += 1
         return self._last_order
 
