@@ -42,7 +42,10 @@ def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
 
 
 def _find_problem(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
-    """Return the output of ``pinwarden contract check`` if the check fails; otherwise None."""
+    """Return the output of ``pinwarden contract check`` if the check fails; otherwise None.
+
+    With ``update``, writes the lockfile instead of checking it. An error is returned as text too.
+    """
     from pinwarden.cli.render.text import render_text
     from pinwarden.contract import check_report, lock_command
     from pinwarden.contract.observation import observe_python

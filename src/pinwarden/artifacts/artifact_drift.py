@@ -66,7 +66,7 @@ def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifac
 def build_registry_change(server: str, locked: str, configured: str) -> Change:
     """Return the finding for a configured registry that is not the locked one.
 
-    Pinwarden does not query that registry.
+    Pinwarden does not query the configured registry in this case.
     """
     return _build_change("registry_changed", server, "registry", locked, configured)
 

@@ -36,7 +36,7 @@ class BundleSettings(Record):
     manifest_name: str | None = None
     """The name that the manifest must state."""
     anchors: tuple[ParsedCertificate, ...] = ()
-    """Certificates that the policy trusts. If there are any, one of them must have issued the signer's certificate."""
+    """Certificates that the policy trusts. If there are any, a path must lead from the signer to one of them."""
 
 
 _NO_SETTINGS = BundleSettings()

@@ -135,7 +135,7 @@ class _Tarball(Record):
 
 
 def _find_unnamed_script(release: PackumentVersion, tarball: _Tarball) -> set[str]:
-    """Return ``install`` if the registry announces an install script that neither document names."""
+    """Return ``install`` if the registry announces an install script, but neither packument nor tarball names one."""
     known_scripts = release.install_manifest.scripts.keys() | tarball.install_scripts
     return {"install"} if release.announces_install_script and not known_scripts else set()
 
@@ -268,7 +268,7 @@ def _verify_ecdsa(claim: SignatureClaim, key: dict[str, Any], message: bytes) ->
 
 
 def _is_before(earlier: Any, later: Any) -> bool:
-    """Whether ``earlier`` is known to be before ``later``; False if either is not a timestamp."""
+    """Whether ``earlier`` is not after ``later``. False if one of them is not a timestamp."""
     try:
         times = [datetime.fromisoformat(text) for text in (earlier, later)]
     except (ValueError, TypeError):

@@ -44,7 +44,7 @@ MANIFEST_MISMATCH = "nuget_manifest_mismatch"
 ARCHIVE_UNSAFE = "nuget_archive_unsafe"
 
 _PACKAGE_BASE_TYPES = ("PackageBaseAddress/3.0.0",)
-# Later types are always sent compressed.
+# Newer types are left out, because sources send them compressed.
 _REGISTRATION_TYPES = ("RegistrationsBaseUrl/3.0.0-rc", "RegistrationsBaseUrl/3.0.0-beta", "RegistrationsBaseUrl")
 _SIGNATURE_FILE = ".signature.p7s"
 _INSTALL_SCRIPTS = ("tools/init.ps1", "tools/install.ps1")

@@ -74,7 +74,10 @@ def fetch_artifact(
 
 
 def find_newest_release(package: PackageRef, fetcher: Fetcher, endpoint: ServiceEndpoint) -> NewestRelease | None:
-    """Return the highest tag of the same form as the package's own tag, and the digest it points to now."""
+    """Return the highest tag of the same form as the package's own tag.
+
+    The result has the digest that a newer tag points to now. For the package's own tag it has no digest.
+    """
     registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     tag = choose_tag(registry.list_tags(), registry.reference.tag or "")
     if tag is None:

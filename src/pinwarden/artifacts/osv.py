@@ -224,7 +224,9 @@ def _list_fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
 def _is_in_range(version: str, affected: OsvRange, compare: VersionComparison) -> bool | None:
     """Whether a version is in a range; None if unknown. As OSV specifies, the last event up to the version decides."""
     limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
-    compared = [(_compare_with(version, event, compare), event) for event in affected.events if event.kind != "limit"]
+    compared = [
+        (_compare_with_event(version, event, compare), event) for event in affected.events if event.kind != "limit"
+    ]
     limit_orders = [compare(version, limit) for limit in limits]
     if any(order is None for order, _ in compared) or None in limit_orders:
         return None
@@ -237,7 +239,7 @@ def _is_in_range(version: str, affected: OsvRange, compare: VersionComparison) -
     return bool(reached) and reached[-1].kind == "introduced"
 
 
-def _compare_with(version: str, event: OsvEvent, compare: VersionComparison) -> int | None:
+def _compare_with_event(version: str, event: OsvEvent, compare: VersionComparison) -> int | None:
     return 1 if event.version == "0" else compare(version, event.version)
 
 
@@ -250,7 +252,7 @@ def _is_reached(order: int, event: OsvEvent) -> bool:
 
 
 def _compare_event_versions(left: str, right: str, compare: VersionComparison) -> int:
-    """Compare the versions of two events. The caller has compared both with the same version before."""
+    """Compare the versions of two events, which the caller has found to be comparable."""
     if "0" in (left, right):
         return (left != "0") - (right != "0")
     return compare(left, right) or 0

@@ -112,7 +112,7 @@ _MEMBER_BY_FIELD = {
 
 
 def identity_to_json(identity: Identity) -> dict[str, str]:
-    """Return the identity as the lockfile stores it in ``Extension.provenance``."""
+    """Return the identity as the lockfile stores it in ``LockExtension.provenance``."""
     texts = {
         member: str(getattr(identity, name)) for name, member in _MEMBER_BY_FIELD.items() if getattr(identity, name)
     }

@@ -181,12 +181,9 @@ class ProvenanceVerifier:
     # Sigstore bundles with a key
 
     def _verify_key_bundle(self, document: Mapping[str, Any], expected: ExpectedSubject) -> tuple[Identity, str]:
-        """Verify a bundle that is signed with a key.
+        """Verify a bundle that is signed with a key: of the npm registry, or else one of ``public_keys``.
 
-        1. Find the key.
-        2. Verify the signature.
-        3. Check that the statement is about the expected subject.
-        4. Check that the key had not expired when it signed.
+        A registry's key must have signed a publish attestation before the key expired. Other keys do not expire.
         """
         hint = _get_object(_get_object(document, "verificationMaterial"), "publicKey").get("hint")
         envelope = _DsseEnvelope.parse(_get_object(document, "dsseEnvelope"))

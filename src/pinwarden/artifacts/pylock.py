@@ -178,7 +178,7 @@ def _parse_upload_time(value: Mapping[str, Any], name: str) -> str | None:
 
 
 def _check_duplicates(packages: tuple[PylockPackage, ...]) -> None:
-    """Raise if two versions of a package have no markers, or if a version is listed twice."""
+    """Raise if a version is listed twice, or if one of several versions of a package has no marker."""
     seen: dict[str, list[PylockPackage]] = {}
     for package in packages:
         for other in seen.setdefault(package.name, []):

@@ -123,7 +123,7 @@ def _strip_project_name(stem: str, project: str) -> list[str]:
 
 
 def _starts_with_version(remainder: str, wanted_version: Version) -> bool:
-    """Whether a text starts with a version. Installers and eggs have a platform or Python version after it."""
+    """Whether a text starts with this version. In names of Windows installers and eggs, more text follows it."""
     parts = re.split(r"([-.])", remainder)
     return any(_parse_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
 

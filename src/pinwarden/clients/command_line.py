@@ -33,7 +33,7 @@ RUN_OPTIONS_WITH_VALUE = parse_name_set("--client --name --policy --audit --when
 """Options of ``pinwarden run`` whose value is the next word."""
 
 _PACKAGE_KINDS = ("npm", "pypi", "oci", "nuget", "jsr", "source")
-MAX_WRAPPERS = 8  # nested programs such as env and sudo that are unwrapped
+MAX_WRAPPERS = 8  # at most this many nested programs such as env and sudo are unwrapped
 
 _PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*w?|py")
 _ASSIGNMENT = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -62,7 +62,7 @@ def parse_launch(target: Target) -> Launch:
 
 
 def find_floating_package(target: Target | None) -> Launch | None:
-    """Return the package that a target starts without naming an exact release; None if it names one or starts none."""
+    """Return the package or image that a target starts without pinning it. None if it is pinned, or starts neither."""
     if target is None or isinstance(target, HttpTarget):
         return None
     runs = parse_launch(target)
@@ -179,7 +179,7 @@ def _unwrap_pinwarden_run(words: list[str]) -> Unwrapped | None:
 
 
 def _unwrap_shell(words: list[str]) -> Unwrapped | None:
-    """Unwrap ``sh -c "npx …"``. A text without any shell syntax only names a program and its arguments."""
+    """Unwrap ``sh -c "npx …"`` if the text has no shell syntax: a program and its arguments, and nothing else."""
     index = next((index for index in range(1, len(words)) if re.fullmatch(r"-[a-z]*c", words[index])), 0)
     if not index or len(words) != index + 2 or not all(word.startswith("-") for word in words[1:index]):
         return None
@@ -190,7 +190,7 @@ def _unwrap_shell(words: list[str]) -> Unwrapped | None:
         inner = inner[1:]
     if not inner or _ASSIGNMENT.fullmatch(inner[0]):
         return None
-    # The shell does nothing but start a package that the text names.
+    # A shell that only starts a package launcher is no danger of its own.
     return inner, [] if program_name(inner[0]) in _PACKAGE_LAUNCHERS else ["shell_command"]
 
 
@@ -217,7 +217,7 @@ _WRAPPERS: Mapping[str, Callable[[list[str]], Unwrapped | None]] = {
     ),
     **dict.fromkeys(("op", "doppler", "infisical", "dotenvx", "dotenv", "chamber", "aws-vault"), _unwrap_after_dashes),
 }
-"""The function that unwraps each program that only starts another one."""
+"""Programs that only start another program, with the function that finds the inner command."""
 
 
 def _parse_cmd(name: str, words: Sequence[str]) -> Launch:
@@ -359,8 +359,8 @@ def find_locked_server_name(command: Sequence[str]) -> str | None:
 def is_enforced_start(command: Sequence[str], name: str, program: str = PROGRAM) -> bool:
     """Whether a command is the one that ``pinwarden enforce`` writes for this server.
 
-    It starts our program without a path, or exactly the approved ``program``. A program of that name in another folder
-    may be anything.
+    Its first word must be ``pinwarden`` without a path, or exactly ``program``, the approved path. A program called
+    ``pinwarden`` in another folder could be anything.
     """
     return command[0] in (PROGRAM, program) and find_locked_server_name(command) == name
 

@@ -285,7 +285,10 @@ _MAX_VALUES = 50_000
 
 
 def find_unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
-    """Yield JSON Pointers to members that look like servers, except those whose servers are in ``read``."""
+    """Yield JSON Pointers to members that look like lists of servers and were not read.
+
+    ``read`` has the JSON Pointers of the servers that were read.
+    """
     holders = {pointer.rpartition("/")[0] for pointer in read}
     pending: list[tuple[Any, str, int]] = [(document, "", 0)]
     seen = 0

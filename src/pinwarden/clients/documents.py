@@ -158,7 +158,7 @@ def replace_string(
 
 
 def _set_at(document: Any, steps: tuple[str, ...], value: Any) -> bool:
-    """Set the value at a path of members and indexes. False if there is none."""
+    """Replace the value at a path of members, names and indexes. Returns False if there is no value."""
     holder = document
     for step in steps[:-1]:
         holder = holder.get(step) if type(holder) is dict else None

@@ -335,7 +335,10 @@ def _choose_value_kind(name: str, before: Any, after: Any, what: str) -> str:
 
 
 def find_reference_name(value: str) -> str | None:
-    """Return the variable that a placeholder refers to, whatever its notation; None if the value is no placeholder."""
+    """Return the variable that a placeholder refers to, in any notation; None if the value is no placeholder.
+
+    For a value of several parts, such as ``Bearer $TOKEN``, returns the value with each variable as ``${NAME}``.
+    """
     text = value.strip()
     for opening, closing in (
         ("${{ secrets.", "}}"),
@@ -407,7 +410,7 @@ def _compare_addresses(pair: _EntryPair) -> Iterator[Change]:
 
 
 def _get_origin(url: Any) -> str:
-    """Return the scheme, user and host of a URL in lower case. An equivalent host written differently is different."""
+    """Return the scheme, user and host of a URL in lower case. Other spellings of the same host count as different."""
     text = url if type(url) is str else ""
     scheme, _, rest = text.partition("://")
     host = rest

@@ -92,7 +92,7 @@ def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[Con
                 for path, problem in _expand_pattern(written):
                     known = path.absolute()  # the project and the home folder may be the same folder
                     if problem is not None:
-                        files[known] = _build_unsearched_file(path, client, location, problem)
+                        files[known] = _build_search_problem(path, client, location, problem)
                     elif known not in files and _path_exists(path):
                         files[known] = load_config(path, client, location, within=(project, home))
     return list(files.values())
@@ -239,7 +239,7 @@ def edit_entry(data: bytes, server: ConfiguredServer, entry: dict[str, Any]) -> 
 
 
 def edit_word(data: bytes, server: ConfiguredServer, entry: dict[str, Any], old: str, new: str) -> bytes:
-    """Return the bytes of a server's file with one word of its entry replaced. Writes nothing."""
+    """Return the bytes of a server's file with ``old`` replaced by ``new``, which makes its entry equal ``entry``."""
     from pinwarden.core.json_values import split_pointer
 
     form, steps = detect_format(server.path), tuple(split_pointer(server.pointer))
@@ -333,7 +333,7 @@ class _FolderResolver:
 
 
 def _expand_pattern(pattern: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yield the files that match a pattern. A pattern that was not searched completely is yielded with the problem."""
+    """Yield the files that match a pattern. If not all were found, also yield the pattern itself with the problem."""
     index = next((index for index, step in enumerate(pattern.parts) if step.startswith("*")), None)
     if index is None:
         yield pattern, None
@@ -354,7 +354,7 @@ def _expand_pattern(pattern: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
-    """List a folder and all folders below it, also through symbolic links; with a problem if some are missing."""
+    """List a folder and all folders below it, also through links. The second result says why some are missing."""
     pending, folders, visited = [folder], list[Path](), set[tuple[int, int]]()
     while pending:
         current = pending.pop()
@@ -375,7 +375,7 @@ def _list_folders(folder: Path) -> tuple[list[Path], str | None]:
 
 
 def _list_names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
-    """List the names in a folder that have the suffix of the pattern; with a problem if some are missing."""
+    """List the names in a folder with the suffix of the pattern. The second result says why some are missing."""
     ending = fold_file_name(pattern.removeprefix("*"))
     try:
         names = sorted(file.name for file in folder.iterdir() if fold_file_name(file.name).endswith(ending))
@@ -389,7 +389,8 @@ def _list_names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     return names, None
 
 
-def _build_unsearched_file(pattern: Path, client: Client, location: ConfigLocation, problem: str) -> ConfigFile:
+def _build_search_problem(pattern: Path, client: Client, location: ConfigLocation, problem: str) -> ConfigFile:
+    """Build the unreadable `ConfigFile` that reports a pattern whose files were not all found."""
     from pinwarden.clients.config import ConfigFile
 
     return ConfigFile(

@@ -65,7 +65,7 @@ FINDING_KINDS: FindingKinds = build_kind_table(
 
 
 class ConfigFinding(Record):
-    """One finding about a configuration. It has no values of the file, which could be secrets."""
+    """One finding about a configuration. Values from the file could be secrets and are left out."""
 
     code: str
     severity: str

@@ -36,7 +36,7 @@ class ReleaseWord(Record):
 def find_release_word(
     target: StdioTarget, version: str, digest: str | None, *, add_digest: bool = False
 ) -> ReleaseWord | None:
-    """Find the word that names the package, and its replacement for a release; None unless there is exactly one.
+    """Find the word that names the package, and its replacement for a release; None unless exactly one word fits.
 
     The command may name another release, a range, a tag, or none. A word may be a complete command line, as for
     ``sh -c``. With ``add_digest``, an image is named with its digest even if the command named only a tag.

@@ -53,7 +53,7 @@ def _differ_by_typos(one: str, other: str) -> bool:
 
 
 def compute_edit_distance(one: str, other: str, enough: int) -> int:
-    """Count the letters omitted, added, replaced or swapped with their neighbour. Stops at ``enough`` + 1."""
+    """Count letters omitted, added, replaced or swapped with a neighbour. Results above ``enough`` are not exact."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, start=1):

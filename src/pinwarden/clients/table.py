@@ -115,7 +115,7 @@ class EntryFormat(Record):
     """The member path to the HTTP headers inside the entry."""
     env_member: str = "env"
     disabling_member: tuple[str, bool] = ("disabled", True)
-    """The member that disables a server, and the value with which it does."""
+    """The member that disables a server, and the value that disables it."""
     local_type: str | None = None
     """The value of ``type`` that Pinwarden writes for a server that the client starts; None to write no ``type``."""
     command_member: str = "command"

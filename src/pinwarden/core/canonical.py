@@ -14,8 +14,9 @@ profile         members sorted by            numbers                what else
 ``hangar``      UTF-16 code units            ECMAScript, doubles    Hangar since 1.2.1 (the ``jcs`` package)
 ==============  ===========================  =====================  ==============================================
 
-Almost no real value contains a floating-point number. For values without one, orjson writes the same bytes as the exact
-path in a tenth of the time (``encode_without_floats``). The exact path below defines the result.
+Almost no real value contains a floating-point number. For values without one, orjson mostly writes the same bytes as
+the exact path, in a tenth of the time; ``Profile.matches_orjson`` detects the other cases. The exact path below defines
+the result.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
 
 
 def _is_orjson_worth_loading(value: Any) -> bool:
-    """Whether to import orjson, which takes as long as writing a few thousand values on the exact path."""
+    """Whether orjson is loaded already, or the value is so large that importing orjson saves time."""
     if "orjson" in modules:
         return True
     pending, left = [value], _MAX_EXACT_VALUES

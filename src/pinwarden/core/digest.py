@@ -45,7 +45,7 @@ class Digest:
 
     @classmethod
     def of_bytes(cls, data: bytes, algorithm: str = "sha256") -> Digest:
-        """Return the digest of bytes."""
+        """Hash bytes with this algorithm."""
         raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _create_hasher(algorithm, data).digest()
         return cls(raw, algorithm)
 
@@ -146,7 +146,7 @@ class Cid:
 
     @classmethod
     def parse(cls, text: str) -> Cid:
-        """Parse the text form. Each CID has exactly one spelling."""
+        """Parse the text form. Raises CID_INVALID for every spelling except lower-case base32."""
         try:
             raw = libipld.decode_multibase(text)[1]
         except (TypeError, ValueError) as err:

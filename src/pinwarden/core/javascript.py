@@ -66,7 +66,7 @@ def _format_number(value: float) -> str:
 
 
 def list_in_property_order(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the members of an object in JavaScript's order: array indexes first, by number."""
+    """Return the members of an object in JavaScript's order: array indexes by number, then the others as they are."""
     indexes = {name: int(name) for name in value if _is_index(name)}
     if not indexes:
         return list(value.items())
@@ -89,7 +89,7 @@ _PRIMARY_WEIGHTS = {character: weight for weight, character in enumerate(_ASCII_
 _BEFORE_DIGITS = _PRIMARY_WEIGHTS["$"]
 _AFTER_LETTERS = _PRIMARY_WEIGHTS["z"]
 
-# Accents by increasing weight. The last one stands for two letters that are written as one.
+# Accents by increasing weight. The last one, `_JOINED`, marks two letters that are written as one.
 _JOINED = "\U000f0000"
 _OVERLAY = "\u0338"
 _ACCENTS = (

@@ -51,12 +51,12 @@ def split_object(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def find_array_spans(text: str, position: int = 0) -> list[JsonSpan]:
-    """Return the position of each element of the array at an offset. Text after the array is ignored."""
+    """Return the position of each element of the array that begins at ``position``. Text after it is ignored."""
     return _find_spans(text, position, "[", "]")[0]
 
 
 def find_object_spans(text: str, position: int = 0) -> list[JsonSpan]:
-    """Return the position of each member of the object at an offset. Text after the object is ignored."""
+    """Return the position of each member of the object that begins at ``position``. Text after it is ignored."""
     return _find_spans(text, position, "{", "}")[0]
 
 

@@ -369,7 +369,7 @@ def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> d
 
 
 def is_document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
-    """Whether a signature object of this document is valid and by one of the known keys."""
+    """Whether ``signature``, an object as `sign_document` returns it, is valid for this document and a known key."""
     if type(signature) is not dict or signature.get("alg") != ALGORITHM:
         return False
     key = next((key for key in known_keys if key.did == signature.get("key_id")), None)

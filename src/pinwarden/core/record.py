@@ -69,7 +69,7 @@ class _RecordType(type):
         dict[str, object],  # defaults
         tuple[tuple[str, Callable[[], object]], ...],  # default factories
     ]
-    """The input of ``__init__``, in one attribute for speed: one run creates thousands of records."""
+    """All that ``__init__`` needs, in one attribute for speed: one run creates thousands of records."""
     _has_post_init: bool
     __slots__: tuple[str, ...]
     _repr_fields: tuple[str, ...]

@@ -46,7 +46,7 @@ class Row(Record):
 
 
 class ReportTable(Record):
-    """A short table at the end of a report for people."""
+    """A short table that text output shows at the end of a report."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -69,7 +69,7 @@ class Report(Record):
     next_command: str | None = None
     """The command that a user runs next, complete and quoted for a shell."""
     commit_command: str | None = None
-    """The command that adds the files of the project to the next commit; for text only."""
+    """The command that adds the files of the project to the next commit. Only text output shows it."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each row code, for formats that list their rules."""
     file: str | None = None
@@ -130,7 +130,7 @@ FindingKinds = Mapping[str, FindingKind]
 
 
 def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
-    """Build a table from pairs of kind and reason. The keyword of the pairs is their severity."""
+    """Build a table. Each keyword is a severity, and its value has the kinds of that severity with their reasons."""
     return MappingProxyType(
         {
             kind: FindingKind(kind=kind, severity=severity, reason=reason)

@@ -81,7 +81,7 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
 
 
 def _has_long_number(shape: bytes) -> bool:
-    """Whether the text has a long number outside of strings. Wrong for some invalid JSON, which is refused later."""
+    """Whether the text has a long number outside of strings. May be wrong for invalid JSON, which is refused later."""
     text = shape.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in shape else shape
     outside = 0  # an offset that is not inside a string
     while (run := text.find(_LONG_RUN, outside)) >= 0:
@@ -155,7 +155,7 @@ def _estimate_weight(text: bytes) -> int:
 
 
 def _is_surely_finite(value: Any) -> bool:
-    """Whether no number is infinite. False also for large integers, because the encoder of DAG-CBOR refuses both."""
+    """Whether all numbers are finite. Also False for large integers, because the encoder of DAG-CBOR refuses both."""
     try:
         libipld.encode_dag_cbor(value)
     except ValueError:

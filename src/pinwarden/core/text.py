@@ -104,7 +104,10 @@ def escape_invisible_json(json_text: str) -> str:
 
 
 def escape_json_for_log(json_text: str) -> str:
-    """Like `escape_invisible_json`, but also escapes log commands of build servers. For output, not for files."""
+    """Like `escape_invisible_json`, but also escapes log commands of build servers. For output, not for files.
+
+    Only the commands with ``##`` need it, because no line of JSON begins with ``::``.
+    """
     return _LOG_COMMAND.sub(lambda match: "\\u0023" if match[0] == "#" else match[0], escape_invisible_json(json_text))
 
 

@@ -316,7 +316,7 @@ class TileNodes:
 
 
 def split_hashes(data: bytes) -> tuple[bytes, ...]:
-    """Split the bytes of a tile into hashes."""
+    """Split concatenated hashes. Raises if the size is not a multiple of the hash size."""
     if len(data) % HASH_SIZE:
         raise PinwardenError("LOG_PROOF_INVALID", "the size of a tile is not a multiple of the hash size")
     return tuple(data[at : at + HASH_SIZE] for at in range(0, len(data), HASH_SIZE))
@@ -328,5 +328,5 @@ def tile_width(size: int, level: int, index: int) -> int:
 
 
 def join_hashes(hashes: Sequence[bytes]) -> bytes:
-    """Join hashes to the bytes of a tile."""
+    """Concatenate hashes, as tiles and stored frontiers contain them."""
     return b"".join(hashes)

@@ -3,7 +3,7 @@
 ``JsonObject`` wraps one object of a document. Each method returns a member as the requested type, or raises. The caller
 passes ``invalid``, a function that builds the error of its document type from a path and a problem ("is not a string").
 
-A ``default`` replaces a member that is missing, but not null. An ``optional`` member may be missing or null.
+A ``default`` replaces a missing member, but null is still refused. An ``optional`` member may be missing or null.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JsonObject:
         return [self._wrap(item, f"{path}{before}{index}{after}") for index, item in enumerate(items)]
 
     def members(self) -> Iterator[tuple[str, Self]]:
-        """Return all members by name. Raises if the value of a member is not an object."""
+        """Iterate over the names and values of all members. Raises if a value is not an object."""
         return ((name, self.object(name)) for name in self.value)
 
     def items(

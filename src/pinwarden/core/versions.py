@@ -65,6 +65,6 @@ _SortKey = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 
 def _sort_key(match: re.Match[str]) -> _SortKey:
     suffix = match[4]
-    # A release is newer than its pre-releases; in these, numbers come before words (section 11).
+    # A release is newer than its pre-releases. Among pre-releases, numbers come before words (section 11).
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (suffix or "").split("."))
     return int(match[1]), int(match[2]), int(match[3]), suffix is None, parts if suffix is not None else ()

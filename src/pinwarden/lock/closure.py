@@ -103,8 +103,8 @@ def format_closure_path(lock_stem: str, surface_path: str) -> str:
 
 
 def to_bytes(closure: Closure) -> bytes:
-    """Return the file: sorted, indented, with a final newline; equal closures give equal bytes."""
-    import json  # starting a server only reads
+    """Encode a closure as a file: sorted, indented, with a final newline. Equal closures give equal bytes."""
+    import json  # not needed to start a server, which only reads closures
 
     document: dict[str, Any] = {
         "format": FORMAT,
@@ -232,7 +232,7 @@ def list_approved_digests(extension: LockExtension | None) -> frozenset[Digest]:
 
 
 def keep_current_approvals(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
-    """Return the approvals of install scripts whose package is still in the closure, sorted."""
+    """Return the approvals whose archive, by digest, is still in the closure and has install scripts; sorted."""
     present = {package.files[0].digest for package in list_packages_with_scripts(closure)}
     approved = {approval.digest: approval for approval in approvals if approval.digest in present}
     return tuple(sorted(approved.values(), key=lambda approval: (approval.package, str(approval.digest))))

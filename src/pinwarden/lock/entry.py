@@ -47,14 +47,14 @@ LOCK_CLIENTS = (
     "generic",
 )
 GENERIC_CLIENT = "generic"
-"""Every client that lockfileVersion 2 does not know."""
+"""The name in lockfileVersion 2 for every client that the format does not know."""
 LOCK_SCOPES = ("project", "global")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
     "toolManifestHash": ("algorithm", "value", "toolCount"),
 }
-"""The three tool hashes in a manifest, and the members of each that ToolPin hashes again."""
+"""The three tool hashes in a manifest, and the members of each that the entry's integrity covers."""
 _EPOCH = "1970-01-01T00:00:00.000Z"  # hashed by ToolPin for an entry without resolvedAt
 _ENTRY_ORDER = (
     "name",
@@ -201,7 +201,7 @@ def build_entry_key(name: str, client: str) -> str:
 
 
 def find_client(entry: Entry) -> str:
-    """Return the client of an entry by its own name. In lockfileVersion 2, some clients are called generic."""
+    """Return the client's own name, even if lockfileVersion 2 calls the client ``generic``."""
     value: Any = entry.document
     for step in ("capabilityManifest", EXTENSION, "configuredIn", "client"):
         value = value.get(step) if type(value) is dict else None
@@ -209,15 +209,16 @@ def find_client(entry: Entry) -> str:
 
 
 def is_for_client(entry: Entry, client: str | None) -> bool:
-    """Whether an entry is for this client, by the client's own name or by its name in the lock. None is any client."""
+    """Whether an entry is for this client, by the client's own name or its name in the lock. None is every client."""
     return client is None or client in (entry.client, find_client(entry))
 
 
 def has_expected_key(entry: Entry) -> bool:
     """Whether the key of an entry names its server and its client.
 
-    ToolPin looks entries up by name and client, so it would not find an entry under another key. Only a second client
-    that its format calls generic, with a server of the same name, has its own name in the key.
+    ToolPin looks entries up by name and client, so it would not find an entry under another key. There is one
+    exception: if two clients that the format calls ``generic`` have a server of the same name, the key of the second
+    entry has the client's own name.
     """
     if entry.key == build_entry_key(entry.name, entry.client):
         return True
@@ -308,7 +309,10 @@ def select_hashed_members(manifest: Any) -> dict[str, Any]:
 
 
 def list_uncovered_paths(document: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths in an entry that ToolPin does not hash, except those that version 2 never hashes."""
+    """Yield the paths in an entry that ``payload``, the result of `build_integrity_payload`, does not cover.
+
+    Members of the format that ToolPin never hashes, such as ``integrity`` and timestamps, are not reported.
+    """
     for path in _list_missing_paths(document, payload):
         if not _is_outside_v2_hash(path):
             yield path
@@ -387,7 +391,7 @@ def reorder_like_toolpin(entry: Entry) -> Entry:
 
 
 def to_plain_entry(entry: Entry) -> Entry:
-    """Return the entry with the members of version 2 only."""
+    """Return the entry without members that lockfileVersion 2 does not define."""
     document = _select_members(entry.document, _ENTRY_ORDER)
     trust = _select_members(entry.trust, tuple(member for member in entry.trust if member in _TRUST_ORDER))
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):

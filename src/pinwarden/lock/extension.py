@@ -114,7 +114,7 @@ class ConfigOrigin(Record):
 
 
 class LaunchCommand(Record):
-    """The server's own command, where the client's configuration names ``pinwarden run`` instead."""
+    """The server's own command, if the client's configuration starts it through ``pinwarden run``."""
 
     command: tuple[str, ...] = field(repr=False)
     """The approved command line, with placeholders instead of values."""
@@ -124,13 +124,13 @@ class LaunchCommand(Record):
 
 
 class RemoteLaunch(Record):
-    """The server's own address, where the client's configuration names ``pinwarden run`` instead."""
+    """The server's own address, if the client's configuration connects to it through ``pinwarden run``."""
 
     url: str
     """The approved address, with placeholders instead of values."""
     transport: str = "auto"
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By header, the environment variable with its value. The client's file has the values."""
+    """For each header, the name of the environment variable with its value. The values are in the client's file."""
     url_variable: str | None = None
     """The environment variable with the complete address, if the lock cannot store it."""
 
@@ -171,7 +171,7 @@ class LockExtension(Record):
 
     @property
     def has_pinned_bytes(self) -> bool:
-        """Whether the bytes of the entry were ever pinned."""
+        """Whether the extension pins an artifact, an image or a closure."""
         return bool(self.artifacts or self.image or self.closure)
 
 
@@ -269,7 +269,7 @@ def _fill_missing(fresh: LockExtension, earlier: LockExtension, members: tuple[_
 
 _MAX_PARSED = 1000
 _PARSED: dict[int, tuple[Any, LockExtension]] = {}
-"""Parsed extensions by the identity of their JSON, which the cache keeps alive. Entries are never changed in place."""
+"""A cache of parsed extensions, by ``id()`` of their JSON. It keeps the JSON too, so that no id is reused."""
 
 
 def read_extension(entry: Entry) -> LockExtension | None:

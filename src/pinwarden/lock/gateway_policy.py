@@ -158,7 +158,10 @@ class GatewayPolicy(Record):
         )
 
     def describe_unblocked_content(self) -> str:
-        """Return a sentence about unapproved content that this policy does not block; empty if it blocks all."""
+        """Return a sentence about unapproved content that this table does not block; empty if it blocks all.
+
+        Rules for some servers, items or clients are not considered.
+        """
         settings = {**DEFAULTS, **self.settings}
         enforcement, unknown = settings["enforcement"], settings["unknown"]
         if enforcement != "block":
@@ -318,7 +321,7 @@ def _parse_rule(table: PolicyTable) -> GatewayRule:
     item = _parse_pattern(table, "item")
     if item != _ANY:
         for key in _REQUEST_KEYS:
-            if key in settings:  # the key would have no effect
+            if key in settings:  # in a rule for single items, the key would have no effect
                 table.fail(key, "applies to whole servers; use a rule without item")
     return GatewayRule(
         server=_parse_pattern(table, "server"),
@@ -355,4 +358,4 @@ def _parse_pattern(table: PolicyTable, key: str) -> GlobPattern:
 
 
 DEFAULT_GATEWAY_POLICY = GatewayPolicy(settings={}, digest=str(Digest.of_bytes(canonicalize({}))))
-"""The policy without configuration. It has a digest, so the audit log can name it."""
+"""The policy that applies if none is configured. It has a digest, so the audit log can name it."""

@@ -315,7 +315,7 @@ def build_install_plan(
 
 
 def _remove_missing_version(plan: dict[str, Any]) -> dict[str, Any]:
-    """Remove an absent version from the entry and its copies."""
+    """Remove the member ``version`` from the entry and its copies where it is None."""
     for copy in (plan, plan["resolved"], plan["original"]):
         if copy["version"] is None:
             del copy["version"]

@@ -110,7 +110,7 @@ def target_to_json(target: LaunchTarget) -> dict[str, Any]:
 
 
 def build_toolpin_command(package: DeclaredPackage) -> InstallCommand:
-    """Return the command of ToolPin 0.5.4: only string arguments, and only for npm and unknown package types."""
+    """Return ToolPin 0.5.4's command. Like ToolPin, it drops arguments, except plain text for npm and unknown types."""
     if package.command:
         return _build_declared_command(package)
     plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")

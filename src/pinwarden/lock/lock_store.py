@@ -153,9 +153,9 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
 
 
 def replace_bytes(path: Path, before: bytes, after: bytes, files: Mapping[str, bytes] | None = None) -> None:
-    """Write the bytes of a lock, and the ``files`` that it pins and that may be missing, as the only writer.
+    """Replace the bytes of a lock, and write those of the ``files`` that the new lock pins, as the only writer.
 
-    Raises LOCK_BUSY if the lock is not as it was ``before``. Files that only the earlier lock pinned are removed.
+    Raises LOCK_BUSY if the lock does not have the bytes ``before``. Removes files that only the earlier lock pinned.
     """
     with hold_write_lock(path):
         _finish_earlier_write(path)

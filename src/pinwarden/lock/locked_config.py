@@ -39,7 +39,7 @@ class LockedConfig(Record):
     entry: Any = field(repr=False)
     """The server's entry in the approved configuration; ``None`` if the configuration has no such server."""
     config_client: str = ""
-    """The client whose form the entry has. For the lock, clients that its format does not know are generic."""
+    """The client whose entry format is used, by its own name. The lock calls some clients ``generic``."""
     secrets: tuple[tuple[str, str], ...] = ()
     """Name and source (env or header) of each secret that the server needs."""
 

@@ -141,7 +141,7 @@ def compute_lock_digest(lock: Lock) -> str:
 
 
 def to_plain_v2(lock: Lock) -> Lock:
-    """Return the lock with the members of version 2 only."""
+    """Return the lock without members that lockfileVersion 2 does not define."""
     return replace(
         lock, entries=tuple(lock_entry.to_plain_entry(entry) for entry in lock.entries), seal=None, unknown_members={}
     )
@@ -499,7 +499,7 @@ def _check_key_uniqueness(entries: Iterable[Entry]) -> Iterator[LockProblem]:
 
 
 def _check_timestamps(lock: Lock) -> Iterator[LockProblem]:
-    """Report a file timestamp that is older than an entry by more than the tolerated clock difference."""
+    """Report an entry or ``generatedAt`` that is later than ``updatedAt``, by more than clocks may differ."""
     updated = parse_timestamp(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:

@@ -135,11 +135,11 @@ class AllowDenyList(Record):
     deny: tuple[GlobPattern, ...] = ()
 
     def find_denying_pattern(self, *spellings: str) -> GlobPattern | None:
-        """Return the pattern that denies a name in any of these spellings."""
+        """Return the first pattern that denies a name in any of these spellings, or None."""
         return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
 
     def allows(self, *spellings: str) -> bool:
-        """Whether there is no allow list, or it has a matching pattern."""
+        """Whether the allow list permits a name in any of these spellings. True without one. Ignores the deny list."""
         return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
 
 
@@ -452,7 +452,7 @@ def _has_rules(policy: Policy) -> bool:
         or bool(policy.mcpb_rules)
         or policy.gateway is not None
         or any(switches)
-        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # the rules for files apply by default
+        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # these rules apply without being configured
     )
 
 

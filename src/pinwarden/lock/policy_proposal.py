@@ -25,7 +25,7 @@ OMISSION_REASONS = {
     "unused": "it was never called",
     "server": "a server's own information is approved with its lock, not by a policy",
 }
-"""Why an observation is left out, by code, most serious first."""
+"""Why an observation is left out, by code."""
 
 
 class Observation(Record):
@@ -42,7 +42,7 @@ class Observation(Record):
     calls: int = 0
     last_called: str = ""
     is_blocked: bool = False
-    """The gateway blocked the definition."""
+    """Whether the gateway blocked the definition."""
     is_duplicate: bool = False
     is_rejected: bool = False
     has_full_server_name: bool = True
@@ -101,7 +101,7 @@ _Findings = Mapping[tuple[str, str, str, str], list[ScanFinding]]
 
 
 def _find_objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
-    """Return the most serious reason to leave an item out, as code and detail; empty if there is none."""
+    """Return the first reason to leave an item out, as code and detail; empty if there is none."""
     if not observation.is_listed:
         return "unlisted", ""
     matching = findings.get(
@@ -152,9 +152,10 @@ def _scan_observations(observations: Sequence[Observation]) -> _Findings:
 
 
 def _is_same_surface(surface: Surface, other: Surface) -> bool:
-    """Whether both surfaces are the same, as for one server under two names.
+    """Whether two surfaces, at least one of them without server information, have the same items.
 
-    The gateway does not record server information that it trusts on first use, so only the items are compared then.
+    Then they are probably one server under two names: the gateway does not record server information that it trusts on
+    first use. Returns False if both have server information, because the scan recognises equal surfaces itself.
     """
     if surface.server is not None and other.server is not None:
         return False  # the scan compares both completely

@@ -74,13 +74,13 @@ class PolicyTable(JsonObject):
         return None if listed is None else tuple(self.pattern(text) for text in listed)
 
     def pattern(self, text: str) -> GlobPattern:
-        """Return a glob of limited length."""
+        """Build a glob. Raises if it is too long or has too many stars."""
         if text.count("*") > 8 or len(text) > 300:
             raise policy_error(self.path, f"has a pattern with too many stars or characters: {text[:80]!a}")
         return GlobPattern(text=text)
 
     def required_text(self, key: str) -> str:
-        """Return a required string."""
+        """Return a required string that is not blank."""
         text = self.string(key, default="")
         if not text.strip():
             self.fail(key, "is missing or empty")

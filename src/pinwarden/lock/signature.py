@@ -219,7 +219,7 @@ class SignatureReport(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether the policy is met."""
+        """Whether no required signature is missing."""
         return not self.missing
 
 
@@ -231,7 +231,7 @@ def verify_signatures(
     *,
     policy_digest: str | None = None,
 ) -> SignatureReport:
-    """Whether enough known keys signed this lock. An invalid envelope is reported and does not count."""
+    """Check whether enough known keys signed this lock. An invalid envelope is reported and does not count."""
     signed_by: set[PublicKey] = set()
     rejected: list[str] = []
     for index, data in enumerate(envelopes):

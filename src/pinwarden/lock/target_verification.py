@@ -202,7 +202,7 @@ def _add_metadata_findings(findings: _Findings, entry: ServerEntry, metadata: Tr
 
 
 def _check_remote(findings: _Findings, remote: Remote) -> bool:
-    """Whether the URL may be contacted."""
+    """Add findings about the URL of a remote. Returns whether the URL may be contacted."""
     findings.badges.append("remote-target")
     address = parse_whatwg_host(remote.url)
     if address is None:
@@ -352,7 +352,7 @@ def find_bundle_anchor(identifier: str) -> str | None:
 
 
 def parse_image_reference(identifier: str) -> tuple[str, str] | None:
-    """Return host and digest of an image named by digest; None if it also has a tag, as in ToolPin."""
+    """Return host and digest of an image named only by digest; as in ToolPin, None if it also has a tag."""
     name, mark, digest = identifier.rpartition("@")
     if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None

@@ -109,7 +109,7 @@ class TrustReport(Record):
     issues: tuple[TrustIssue, ...]
 
     def to_json(self, *, reread: bool = False) -> dict[str, Any]:
-        """Return the report in ToolPin's member order for a new report, or for one that it has read (``reread``)."""
+        """Return the report as ToolPin writes a new one; with ``reread``, in the order of one that it has read."""
         members = {
             "score": self.score,
             "overallScore": self.overall_score,
@@ -286,7 +286,7 @@ def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
 
 
 _INTEGRITY_BADGES = ("pinned version", "digest-pinned", "fileSha256", "https remote")
-# Registries that ToolPin considers sources of provenance: provenance pillar, reputation pillar.
+# Registries that ToolPin considers sources of provenance, with their scores for the provenance and reputation pillars.
 _KNOWN_SOURCES = {"official": (85, 80), "toolpin": (82, 78), "docker": (80, 75)}
 
 

@@ -1,6 +1,7 @@
 """`Surface`: a server's tools, prompts, resources, templates, instructions and identity, exactly as sent.
 
-Each item is kept verbatim, with a digest over all its members. Absent, null and empty members are all different.
+Each item is kept verbatim, with a digest over all its members. A member that is absent, null or empty gives three
+different digests.
 
 An item that has no canonical form, for example because a member is repeated, is kept as *undigestable* with the reason.
 Such an item never hides other items.
@@ -54,7 +55,7 @@ class Item(Record):
 
     kind: ItemKind
     value: Any
-    """The complete item. For an undigestable item: its valid names and the beginning of its text."""
+    """The complete item. For an undigestable item: its key and name, if valid, and the beginning of its text."""
     digest: Digest | None
     problem: str | None = None
     """Why the item cannot be digested."""

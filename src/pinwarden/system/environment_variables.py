@@ -1,7 +1,8 @@
 """Environment variables: those that change what an approved command does, and those that a server inherits.
 
 `is_redirecting_variable` knows the variables that decide which code runs, where packages come from or who responds.
-`build_child_environment` gives a probed server a short list of harmless variables and those its owner set.
+`build_child_environment` gives a probed server a short list of harmless variables and those that its configuration
+sets.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 The sender of the input determines how long such work takes, so it must not run on the event loop. It runs on a few
 threads:
 
-1. The work of one client runs in order, one task at a time. So a client uses at most one thread.
-2. Clients take turns, one task each (round robin).
-3. The queue of each client and all queues together are bounded. A full queue raises `OverloadedError` immediately.
-4. A task that was queued for too long is not run. It also fails with `OverloadedError`.
+- The work of one client runs in order, one task at a time. So a client uses at most one thread.
+- Clients take turns, one task each (round robin).
+- The queue of each client and all queues together are bounded. A full queue raises `OverloadedError` immediately.
+- A task that was queued for too long is not run. It also fails with `OverloadedError`.
 
 The caller must bound the size of a task (`check_items`), because Python cannot stop a thread.
 
@@ -80,7 +80,7 @@ class FairExecutor:
         self._waiting = 0
 
     def submit(self, client: str, work: Callable[[], T], *, required: bool = False) -> asyncio.Future[T]:
-        """Queue work for a client. Raises `OverloadedError` unless it is ``required``.
+        """Queue work for a client. Raises `OverloadedError` if a queue is full, unless the work is ``required``.
 
         Required work was accepted before and is bounded by the caller. It has no deadline.
         """

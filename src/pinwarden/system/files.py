@@ -181,13 +181,13 @@ def find_program(name: str, search_path: str) -> Path | None:
     """
     if not search_path:
         return None
-    if os.name != "posix":  # where a program has an ending that its name leaves out
+    if os.name != "posix":  # Windows, where a program's file name has a suffix such as .exe
         from shutil import which
 
         path = which(name, path=search_path)
         return None if path is None else Path(path)
     for folder in [""] if "/" in name else search_path.split(os.pathsep):
-        candidate = os.path.join(folder, name)  # noqa: PTH118  an empty folder is the one where we are
+        candidate = os.path.join(folder, name)  # noqa: PTH118  an empty entry means the current folder
         if os.access(candidate, os.F_OK | os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
             return Path(candidate)
     return None

@@ -60,7 +60,7 @@ def _build_git_spec(url: str, commit: str) -> str | None:
 
 
 def _build_archive_spec(url: str, archive: Mapping[str, Any]) -> str | None:
-    """The address of an archive with its digest. Without a digest, the address could serve something else later."""
+    """Return the address of an archive with its digest; None without a digest, as the content could change later."""
     hashes = archive.get("hashes")
     digest = hashes.get("sha256") if isinstance(hashes, dict) else None
     address = _to_https(url)
@@ -70,7 +70,7 @@ def _build_archive_spec(url: str, archive: Mapping[str, Any]) -> str | None:
 
 
 def _to_https(url: str) -> str | None:
-    """The HTTPS address of a repository or archive; None for a local path or an address with credentials."""
+    """Return the HTTPS address of a repository or archive; None for a local path or an address with credentials."""
     ssh = _SSH_ADDRESS.match(url)
     if ssh is not None:
         return f"https://{ssh[1]}/{ssh[2]}"
@@ -80,7 +80,7 @@ def _to_https(url: str) -> str | None:
 
 
 def _find_pushed_commit(checkout: Path, variables: Mapping[str, str]) -> str | None:
-    """The commit of a checkout at its remote repository; None if no branch of the remote has the commit."""
+    """Return a git spec of the commit that a checkout has; None if no branch of its remote contains the commit."""
     from pinwarden.system.repository import run_git
 
     try:

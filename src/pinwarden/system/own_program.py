@@ -20,7 +20,7 @@ def find_own_program(search_path: str, executable: str | None = None) -> str:
     """Return the absolute path of the ``pinwarden`` script that belongs to this Python.
 
     A link on the search path is preferred over its target: pipx, uv and Homebrew replace the target when they upgrade,
-    and keep the link. Raises PROGRAM_UNKNOWN if there is no path that will still exist tomorrow.
+    and keep the link. Raises PROGRAM_UNKNOWN if the only paths are temporary, as with ``uvx``.
     """
     own = Path(os.path.abspath(executable or sys.executable)).parent / _NAME  # noqa: PTH100  keep links
     if own.is_file():
@@ -66,7 +66,7 @@ def build_install_command(variables: Mapping[str, str], executable: str | None =
 
 
 def _find_requirement() -> str:
-    """What to install: the folder or address that this Pinwarden was installed from, or else the published package."""
+    """Return the folder or address that this Pinwarden was installed from, or else the published package."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit

@@ -34,7 +34,7 @@ class ProbeLimits(Record):
     max_noise_lines: int = 200
     """Log lines on stdout, where only messages belong. Some real servers write them while they start."""
     max_rounds: int = 3
-    """How often lists are read again because the server announced changes in the meantime."""
+    """How often a list is read at most, if the server keeps announcing changes."""
     max_redirects: int = 5
     grace_seconds: float = 1.0
     """How long to wait for a server to exit, first after its input is closed, then after SIGTERM."""
@@ -62,7 +62,7 @@ class ProbeBudget:
         return self._end - monotonic() < _CLOCK_STEP
 
     def remaining(self, at_most: float | None = None) -> float:
-        """Return the remaining seconds. Raises the timeout error if there are none."""
+        """Return the remaining seconds, but no more than ``at_most``. Raises the timeout error if there are none."""
         left = self._end - monotonic()
         if left < _CLOCK_STEP:
             raise self.timeout_error()

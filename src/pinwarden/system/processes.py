@@ -1,7 +1,7 @@
 """Processes: end one with everything it started, inspect others, run a program with limits, raise the file limit.
 
 `ProcessTree` ends a server and its descendants. `run_bounded` runs a program to its end. The ``*_pids`` functions read
-``/proc`` and know little or nothing on systems other than Linux.
+``/proc`` and return little or nothing on systems other than Linux.
 """
 
 from __future__ import annotations

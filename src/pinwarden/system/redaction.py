@@ -63,7 +63,7 @@ _RUNNING_WORDS = frozenset(
     ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
 )
 _LOCATION_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
-"""Such words as part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
+"""Together with `_RUNNING_WORDS`, words that mean the same inside a longer name, as in ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
@@ -215,7 +215,7 @@ _PLAIN_PATH = re.compile(
 )
 """Text that begins like a path or consists of words. Other text with a slash can be a key or a login."""
 _SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
-"""Too short for a secret. Redacting them would hide that a read-only server was switched to writing."""
+"""Values that cannot be secrets. Redacting them would hide that a read-only server was switched to writing."""
 _NAMED_REFERENCE = re.compile(
     r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
 )
@@ -430,7 +430,10 @@ def find_origins(text: str) -> Iterator[str]:
 
 
 def keep_host_list(name: str, text: str) -> str | None:
-    """Keep hosts without a scheme if the name of the variable says that it has hosts."""
+    """Return a list of hosts as the lock stores it, with ``<name>`` instead of paths.
+
+    None unless the name of the variable says that it has hosts, and every part is a plain host.
+    """
     if len(text) > _MAX_TEXT or not _HOST_NAME_SUFFIX.search(name) or is_name_of_secret(name):
         return None
     kept: list[str] = []

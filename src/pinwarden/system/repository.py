@@ -80,7 +80,7 @@ def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str
 
 
 def find_default_branch(root: Path, variables: Mapping[str, str]) -> str | None:
-    """The branch that the remote repository ``origin`` checks out by default; None if git does not know it."""
+    """Return the branch that the remote repository ``origin`` checks out by default; None if git does not know it."""
     try:
         name = run_git(root, variables, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").strip()
     except PinwardenError:

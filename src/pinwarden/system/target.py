@@ -4,8 +4,8 @@ A target keeps placeholders such as ``${NAME}``, ``${env:NAME}`` and ``${NAME:-d
 secret is part of a target, its ``repr`` or a file.
 
 `parse_options` and `split_command_line` parse words as common launchers do. `surely_has_no_secret` is for a server's
-start, where loading the patterns of ``masking.py`` would take too long. Nearly every command line lacks a character
-that all of these patterns need.
+start, where loading the patterns of ``masking.py`` would take too long. It only looks for characters and
+prefixes without which none of these patterns matches.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ class HttpAddress(Record):
 
 
 def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each placeholder by its variable, or by its default if the variable is unset or empty."""
+    """Replace each placeholder by its variable, or by its default if the variable is unset or empty.
+
+    Raises VARIABLE_MISSING if a variable is unset and its placeholder has no default.
+    """
 
     def expand(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
@@ -145,7 +148,7 @@ def find_placeholder_values(text: str, variables: Mapping[str, str]) -> list[tup
 
 
 def strip_query(url: str) -> str:
-    """Return an address for output, without its query, which may contain a key."""
+    """Return an address for output, without query and fragment, which may contain a key."""
     return url.partition("?")[0].partition("#")[0]
 
 
@@ -252,7 +255,7 @@ _MAX_WORD = 4096
 
 
 def surely_has_no_secret(words: Sequence[str]) -> bool:
-    """Whether no word can be, contain or announce a secret. False if in doubt."""
+    """Whether it is safe to store and show these words: none is, contains or announces a secret. False if in doubt."""
     return all(_is_plain_word(word) for word in words)
 
 

@@ -113,9 +113,9 @@ class _FolderWatch:
                 pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def process_events(self) -> bool:
-        """Process the events. Returns whether the changed folders contain no forbidden path.
+        """Process the events. Returns True if the changed folders contain no forbidden path.
 
-        Returns False if events were lost. Then new folders may be unwatched: `add` all of them again.
+        Also returns False if events were lost. Then new folders may be unwatched: `add` all of them again.
         Raises OSError and `TooManyFilesError`.
         """
         changed: set[str] = set()
@@ -148,7 +148,7 @@ class _FolderWatch:
 
 
 def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
-    """Run the command until it ends, creates a forbidden path, or loses its parent process. Returns the exit code."""
+    """Run the command. Stop it if it creates a forbidden path, or if our parent process ends. Returns the exit code."""
     parent = os.getppid()
     watch = _FolderWatch(names)
     try:

@@ -34,7 +34,7 @@ def find_registry_endpoint(
 ) -> ServiceEndpoint:
     """Return the endpoint of an image's registry.
 
-    ``configured_by`` says who named the image. If the user has logged in to the registry, the user counts instead.
+    ``configured_by`` says who named the image. A registry that the user logged in to counts as named by the user.
     Like docker, uses plain HTTP for a registry on this machine without a CA certificate, and otherwise HTTPS.
     """
     ca_file = _find_ca_file(reference, settings)

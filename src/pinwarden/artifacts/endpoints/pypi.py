@@ -341,7 +341,7 @@ def _find_netrc_credential(
 ) -> tuple[str, str] | None:
     """Return the user's netrc credential for a host.
 
-    Not sent over plain HTTP or to another port that a project names.
+    None if a project names the index, and its URL has plain HTTP or a port other than 443.
     """
     if setting.configured_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None

@@ -169,7 +169,7 @@ class ProbeTransport(Protocol):
         """Send one message. Only HTTP uses the headers."""
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """Return the bytes of the next message. Waits ``wait`` seconds; None waits until the probe's time limit."""
+        """Return the bytes of the next message. Waits at most ``wait`` seconds; None waits until the time limit."""
 
     def restart(self) -> None:
         """Start a new session after the server ended the last one."""
@@ -178,4 +178,4 @@ class ProbeTransport(Protocol):
         """End the session and release all resources."""
 
     def abort(self) -> None:
-        """Release all resources immediately, from any thread."""
+        """Release all resources immediately. Can be called from any thread."""

@@ -177,7 +177,10 @@ def _probe(target: Target, options: ProbeOptions, transports: _OpenTransports) -
 
 
 def list_sent_values(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of all environment variables, headers and query parameters that the server gets."""
+    """Yield name and value of everything sent to the server that may be a secret.
+
+    That is environment variables, headers, query parameters, and the values of placeholders.
+    """
     variables, texts = (
         (target.env, (*target.command, target.cwd or ""))
         if isinstance(target, StdioTarget)
@@ -290,11 +293,9 @@ def _refuse_unlisted_variables(target: HttpTarget, options: ProbeOptions) -> Non
 def _read_surface(
     transport: ProbeTransport, options: ProbeOptions, budget: ProbeBudget, *, discover: bool
 ) -> Surface | NoMessage:
-    """Read a surface over an open transport.
+    """Find the protocol era, and read every list over an open transport.
 
-    1. Find the protocol era.
-    2. Read every list.
-    3. Record how the surface was read.
+    Returns `NoMessage` if the server does not respond to ``initialize``.
     """
     session = ProbeSession(transport, options.client, budget)
     negotiated = session.open(discover=discover)

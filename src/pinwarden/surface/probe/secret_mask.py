@@ -16,7 +16,7 @@ _MASK = "***"
 
 
 class SecretMask:
-    """Replaces secrets in error messages by ``***``."""
+    """Replaces secrets by ``***`` in error messages and in the output of servers."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # For the header "Bearer abc", mask both "Bearer abc" and "abc".

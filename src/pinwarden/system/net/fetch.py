@@ -92,7 +92,7 @@ class FetchLimits(Record):
     """Enough for a gigabyte over a slow connection."""
     attempts: int = 4
     longest_pause_seconds: float = 10.0
-    """Between two attempts, even if ``Retry-After`` asks for more."""
+    """The longest pause between two attempts, even if ``Retry-After`` asks for more."""
 
 
 class FetchRules(Record):
@@ -133,7 +133,7 @@ class FetchRequest(Record):
 
 
 class FetchResponse(Record):
-    """A fetched document, or a 404 or 410 status."""
+    """A response. From `Fetcher.get`, the body is empty unless the status is 200."""
 
     status: int
     address: HttpAddress

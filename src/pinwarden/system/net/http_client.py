@@ -103,7 +103,7 @@ class HttpResponse:
             yield chunk
 
     def body(self, max_bytes: int) -> bytes:
-        """Return the complete body. Afterwards the connection is reused."""
+        """Return the complete body. The next request can then reuse the connection."""
         parts: list[bytes] = []
         size = 0
         try:
