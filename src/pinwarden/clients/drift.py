@@ -337,7 +337,7 @@ def _choose_value_kind(name: str, before: Any, after: Any, what: str) -> str:
 def find_reference_name(value: str) -> str | None:
     """Return the variable that a placeholder refers to, in any notation; None if the value is no placeholder.
 
-    For a value of several parts, such as ``Bearer $TOKEN``, returns the value with each variable as ``${NAME}``.
+    For a value of several parts, such as ``Bearer {env:TOKEN}``, returns the value with each variable as ``${NAME}``.
     """
     text = value.strip()
     for opening, closing in (
@@ -400,7 +400,7 @@ def _compare_addresses(pair: _EntryPair) -> Iterator[Change]:
     old, new = pair.old["url"], pair.new["url"]
     before, after = _display_address(old), _display_address(new)
     if old is None or new is None:
-        # If a command replaced the address or the reverse, the change of the command reports it.
+        # If the command differs too, the change of the command reports that the kind was swapped.
         kind = (
             "kind_swapped" if not pair.differs("command") else "address_moved" if new is not None else "address_changed"
         )

@@ -72,11 +72,11 @@ def get_profile(name: str) -> Profile:
 
 
 def encode_without_floats(value: Any) -> tuple[bytes, bytes] | None:
-    """Encode a value as sorted JSON and DAG-CBOR; None if it contains a float or an integer beyond 53 bits.
+    """Encode a value as sorted JSON and DAG-CBOR; None if it may contain a float, or if an encoder refuses it.
 
-    Encoders write floats differently, and orjson refuses large integers here. In DAG-CBOR, a float begins with the byte
-    FB. UTF-8 text cannot contain this byte, but a length or an integer can, so the JSON text is then searched for a
-    float. orjson runs first because it limits the depth.
+    Encoders write floats differently. In DAG-CBOR, a float begins with the byte FB. UTF-8 text cannot contain this
+    byte, but a length or an integer can, so the JSON text is then searched for a float. orjson refuses integers beyond
+    53 bits, and runs first because it limits the depth.
     """
     dumps, options, encode_dag_cbor = _load_encoders()
     try:
@@ -322,7 +322,7 @@ def _is_in_javascript_order(text: bytes) -> bool:
     return b'{"0' not in shape and b',"0' not in shape
 
 
-# Readers
+# Parsers
 
 
 def _parse_like_javascript(data: bytes, limits: Limits) -> Any:

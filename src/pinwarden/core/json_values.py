@@ -117,7 +117,7 @@ class _Container:
         self.count = 0
 
     def next_requested(self) -> _PointerNode | None:
-        """Move to the next value that a requested pointer passes through; None at the end of the container."""
+        """Move to the next value on the way to a requested pointer, and return its node; None at the end."""
         text = self.text
         while True:
             self.position = _skip_space(text, self.position)

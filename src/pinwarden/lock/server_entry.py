@@ -108,7 +108,7 @@ class ServerEntry(Record):
     is_latest: bool
     published_at: str | None
     is_discovery_only: bool
-    """The registry lists servers without install instructions."""
+    """Whether the registry lists this server for discovery only, without install instructions."""
     packages: tuple[DeclaredPackage, ...]
     remotes: tuple[Remote, ...]
     server: Mapping[str, Any]

@@ -181,9 +181,9 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
 
 
 def _is_allowed(watch: _FolderWatch, folders: list[str], names: frozenset[str], existing: set[str]) -> bool:
-    """Whether the server created no forbidden path, and all its folders can be searched.
+    """Whether the server may continue: it created no forbidden path, and its folders can be searched.
 
-    Forbidden files from before the start are read-only in the sandbox.
+    Forbidden paths from before the start (``existing``) do not count, because they are read-only in the sandbox.
     """
     try:
         if watch.process_events():

@@ -99,7 +99,7 @@ def find_registry(name: str, settings: SettingsSources, *, argument: str | None 
 def list_project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     """Return the scopes for which a project's settings name a registry.
 
-    npm ignores a project's settings when it runs in another folder.
+    Pinwarden must pass these registries to npm, because npm ignores a project's settings if it runs in another folder.
     """
     scopes = {
         key.removesuffix(":registry")
