@@ -118,7 +118,7 @@ def _read_tar_files(manifest: Manifest, archive: bytes) -> FileContents:
 def _read_own_tar(manifest: Manifest, archive: bytes) -> Iterable[tuple[ManifestEntry, memoryview | bytes]] | None:
     """Return the files of an archive that `build_archive` wrote; None if another tool wrote the archive.
 
-    For speed, headers are compared instead of parsed, and only files that span two blocks are copied.
+    For speed, headers are compared instead of parsed, and only files that span several blocks are copied.
     """
     frame = tar_zstd.StoredFrame.parse(archive)
     if frame is None:

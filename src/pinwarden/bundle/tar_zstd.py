@@ -40,7 +40,7 @@ def build_stored_frame(data: bytes) -> bytes:
 
 
 class StoredFrame:
-    """A frame written by `build_stored_frame`. A read inside one block returns a view; a longer read copies."""
+    """A frame written by `build_stored_frame`. A read inside one block returns a view; a read across blocks copies."""
 
     __slots__ = ("data", "size", "view")
 

@@ -43,7 +43,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def compute_costs(surface: Surface, count: Callable[[str], int] = estimate_tokens) -> Costs:
-    """Count the tokens of every tool that has a digest. The most expensive tool is first."""
+    """Count the tokens of the instructions, and of every tool that has a digest, most expensive tool first."""
     tools = [_compute_tool_cost(item.value, count) for item in surface.items_of_kind(TOOL) if item.digest is not None]
     instructions = (surface.server or {}).get("instructions")
     return Costs(

@@ -136,7 +136,7 @@ def combine_tool_digests(tools: Mapping[str, str]) -> str:
 def compute_file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
     """Return the digest of a lockfile, as hex without a prefix.
 
-    ``prompts`` are pairs of a name and a ``sha256:`` digest, sorted by name.
+    ``server`` is the digest of all tools. ``prompts`` are pairs of a name and a ``sha256:`` digest, sorted by name.
     """
     lines = [f"{name}:{digest}" for name, digest in prompts]
     return hash_text(server + _PROMPTS_SEPARATOR + "\n".join(lines)) if lines else server

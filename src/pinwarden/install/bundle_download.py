@@ -44,7 +44,7 @@ def download_bundle(request: InstallRequest, source: BundleSource, follower: Log
     3. Download the documents that the pointer names.
     4. Run the nine acceptance steps (``bundle/acceptance.py``).
     5. Refuse a version below the requested minimum.
-    6. Follow the registry's log, and check that the pointer is the newest one in it (not with ``literal``).
+    6. Follow the registry's log, and check that the pointer is the newest of its channel (not with ``literal``).
     7. Download the archive and verify every byte.
 
     If the channel moves to another version during the checks, all checks run once more.

@@ -101,7 +101,7 @@ def list_channels(transaction: Transaction, tool: str) -> list[Channel]:
 
 
 def set_channel(transaction: Transaction, channel: Channel) -> None:
-    """Set a channel. The transaction must hold the log's write lock."""
+    """Add a channel, or replace it. The transaction must hold the log's write lock."""
     transaction.run("DELETE FROM channels WHERE tool = ? AND channel = ?", (channel.tool, channel.channel))
     transaction.run(
         "INSERT INTO channels (tool, channel, version, root_cid, seq, pointer) VALUES (?, ?, ?, ?, ?, ?)",
