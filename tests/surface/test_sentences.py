@@ -8,12 +8,10 @@ import pytest
 
 from pinwarden.surface.sentences import (
     MAX_SENTENCE,
-    item_sentences,
     normalise,
-    value_sentences,
+    walk_strings,
 )
 from pinwarden.surface.sentences import split_sentences as split_into_spans
-from pinwarden.surface.surface import RESOURCE, TOOL, Item
 
 
 def split_sentences(text: str) -> list[str]:
@@ -104,37 +102,15 @@ def test_sentences_with_another_word_are_different(other: str) -> None:
     assert normalise(other) != normalise("Reads the file.")
 
 
-def _build_tool(name: str, description: str, **properties: object) -> Item:
-    schema = {"type": "object", "properties": properties}
-    return Item.from_value(TOOL, {"name": name, "description": description, "inputSchema": schema})
-
-
-def test_every_text_of_a_tool_has_sentences_with_their_location() -> None:
-    mode = {
-        "type": "string",
-        "description": "The mode. Optional.",
-        "enum": ["fast", "slow one"],
-        "default": "fast",
+def test_every_text_of_a_tool_is_read_with_its_location() -> None:
+    mode = {"type": "string", "description": "The mode.", "enum": ["fast", "slow one"], "default": "fast"}
+    tool = {"name": "run", "description": "Runs it.", "inputSchema": {"properties": {"mode": mode}}}
+    assert dict(walk_strings(tool)) == {
+        "/name": "run",
+        "/description": "Runs it.",
+        "/inputSchema/properties/mode": "mode",
+        "/inputSchema/properties/mode/description": "The mode.",
+        "/inputSchema/properties/mode/enum/0": "fast",
+        "/inputSchema/properties/mode/enum/1": "slow one",
+        "/inputSchema/properties/mode/default": "fast",
     }
-    item = _build_tool("run", "Runs it.", mode=mode)
-    located = {(sentence.path, sentence.start): sentence.text for sentence in item_sentences(item)}
-    assert located == {
-        ("/name", 0): "run",
-        ("/description", 0): "Runs it.",
-        ("/inputSchema/properties/mode", 0): "mode",
-        ("/inputSchema/properties/mode/description", 0): "The mode.",
-        ("/inputSchema/properties/mode/description", 10): "Optional.",
-        ("/inputSchema/properties/mode/enum/0", 0): "fast",
-        ("/inputSchema/properties/mode/enum/1", 0): "slow one",
-        ("/inputSchema/properties/mode/default", 0): "fast",
-    }
-
-
-def test_a_resource_is_named_by_its_uri() -> None:
-    item = Item.from_value(RESOURCE, {"uri": "notes://today", "name": "today"})
-    assert {sentence.key for sentence in item_sentences(item)} == {"notes://today"}
-
-
-def test_the_server_instructions_have_sentences() -> None:
-    sentences = value_sentences("server", "", {"instructions": "Be brief. Use search first."})
-    assert [sentence.text for sentence in sentences] == ["instructions", "Be brief.", "Use search first."]

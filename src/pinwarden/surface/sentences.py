@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from pinwarden.core.json_values import escape_pointer_token
-from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE
 from pinwarden.surface.scan.hidden_text import parse_words
-from pinwarden.surface.surface import Item
 
 MAX_SENTENCE = 2_000
 """The maximum number of characters of a sentence. Longer text without an end is split at a space."""
@@ -39,43 +37,12 @@ VOCABULARY = parse_words(
 }
 
 
-class Sentence(Record):
-    """One sentence of an item or of the server information."""
-
-    text: str
-    """The sentence as sent, without the spaces around it."""
-    normalised: str
-    """The form in which sentences are compared; see `normalise`."""
-    entity: str
-    """``server``, or the kind of item."""
-    key: str
-    """The name of a tool or prompt, the URI of a resource; empty for the server."""
-    path: str
-    """JSON Pointer to the string that contains the sentence."""
-    start: int
-    """The position of the sentence in its string."""
-
-
 class SplitSentence(NamedTuple):
     """The position of a sentence in a text, and its normalised form."""
 
     start: int
     end: int
     normalised: str
-
-
-def item_sentences(item: Item) -> tuple[Sentence, ...]:
-    """Return the sentences in all strings of an item: names, texts, parameters, values, defaults, examples."""
-    return value_sentences(item.kind.entity, item.key, item.value)
-
-
-def value_sentences(entity: str, key: str, value: Any) -> tuple[Sentence, ...]:
-    """Return the sentences in all strings of a JSON value, such as the server's instructions."""
-    return tuple(
-        Sentence(text=string[start:end], normalised=normalised, entity=entity, key=key, path=path, start=start)
-        for path, string in walk_strings(value)
-        for start, end, normalised in split_sentences(string)
-    )
 
 
 def walk_strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from pinwarden.surface.drift.text_signals import (
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, find_cues
 from pinwarden.surface.scan.hidden_text import fold_word
 from pinwarden.surface.scan.scan import NeighbourTools
-from pinwarden.surface.sentences import SplitSentence, item_sentences, normalise, split_sentences, value_sentences
+from pinwarden.surface.sentences import SplitSentence, normalise, split_sentences
 from pinwarden.surface.surface import TOOL, Item, Surface
 
 HEADER_KEYWORD = "x-mcp-header"
@@ -74,7 +74,7 @@ class ApprovedServer:
         self._sentences: frozenset[str] | None = None
         self._hosts: frozenset[str] | None = None
         self._identifiers: frozenset[str] | None = None
-        self._descriptions: dict[str, set[tuple[str, str]]] | None = None
+        self._descriptions: dict[str, list[tuple[str, str, str]]] | None = None
         self._writing: frozenset[str] | None = None
 
     @property
@@ -82,9 +82,9 @@ class ApprovedServer:
         """The approved sentences of all items and of the server information, in the form in which they are compared."""
         if self._sentences is None:
             surface = self._surface
-            known = {sentence.normalised for item in _list_items(surface) for sentence in item_sentences(item)}
             server = (surface.server if surface else None) or {}
-            known |= {sentence.normalised for sentence in value_sentences("server", "", dict(server))}
+            texts = iter_strings([*(item.value for item in _list_items(surface)), dict(server)])
+            known = (sentence.normalised for text in dict.fromkeys(texts) for sentence in split_sentences(text))
             self._sentences = frozenset(known)
         return self._sentences
 
@@ -115,11 +115,11 @@ class ApprovedServer:
 
     def mentions_writing_tool(self, sentence: str, own: str) -> bool:
         """Whether a sentence names another tool of the server that changes something."""
-        if self._writing is None:
+        names = {fold_identifier(match[0]) for match in IDENTIFIER.finditer(sentence)} - {fold_identifier(own)}
+        if names and self._writing is None:
             tools = self._surface.items_of_kind(TOOL) if self._surface else ()
             self._writing = frozenset(fold_identifier(item.key) for item in tools if _is_writing(item.value))
-        names = {fold_identifier(match[0]) for match in IDENTIFIER.finditer(sentence)}
-        return not self._writing.isdisjoint(names - {fold_identifier(own)})
+        return self._writing is not None and not self._writing.isdisjoint(names)
 
     def names_other_server(self, sentence: str) -> bool:
         """Whether a sentence names a tool of another server that this server does not have."""
@@ -150,8 +150,10 @@ class ApprovedServer:
             for item in _list_items(self._surface):
                 text = item.value.get("description")
                 if isinstance(text, str):
-                    self._descriptions.setdefault(normalise(text), set()).add((item.kind.entity, item.key))
-        return bool(self._descriptions.get(normalise(description), set()) - {(entity, key)})
+                    self._descriptions.setdefault(_abbreviate(text), []).append((item.kind.entity, item.key, text))
+        candidates = self._descriptions.get(_abbreviate(description), ())
+        others = (text for *owner, text in candidates if owner != [entity, key])
+        return any(normalise(text) == normalise(description) for text in others)
 
 
 class ApprovedText:
@@ -245,6 +247,14 @@ _NOT_SPACE = re.compile(r"\S+")
 
 def _list_items(surface: Surface | None) -> list[Any]:
     return [item for item in surface.all_items() if item.digest is not None] if surface else []
+
+
+def _abbreviate(text: str) -> str:
+    """Return the first letters of a text, a fast key that is equal for texts with the same normalised form."""
+    return "".join(filter(str.isalnum, text[:_ABBREVIATED].casefold()))[:12]
+
+
+_ABBREVIATED = 40
 
 
 def _is_writing(tool: Any) -> bool:

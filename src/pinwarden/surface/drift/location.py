@@ -103,9 +103,11 @@ def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iter
     added: list[str] = []
     for text in dict.fromkeys(iter_strings(after)):
         for sentence in approved.find_new_sentences(text):
-            if not approved.is_approved_elsewhere(text, sentence):
-                added.append(sentence.normalised)
-                yield from _find_sentence_signals(text[sentence.start : sentence.end], location)
+            added.append(sentence.normalised)
+            signals = [*_find_sentence_signals(text[sentence.start : sentence.end], location)]
+            # The sentences of the whole server are needed only for the few sentences with a signal.
+            if signals and not approved.is_approved_elsewhere(text, sentence):
+                yield from signals
     if isinstance(before, str) and isinstance(after, str):
         kept = {sentence.normalised for sentence in split_sentences(after)}
         gone = [other.normalised for other in split_sentences(before) if other.normalised not in kept]
