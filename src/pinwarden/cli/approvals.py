@@ -170,7 +170,7 @@ def _lock_without_tools(server: ServerToApprove, approver: Approver) -> str:
 
 
 def approve_shown(approval: Approval, approver: Approver) -> str:
-    """Write an approval whose warnings were shown to the person who gives it."""
+    """Record an approval, with its warnings as approved: they must have been shown to the approver."""
     seen = replace(approval, candidate=replace(approval.candidate, warnings_approved=True))
     record_approval(seen, approver, now())
     sys.stdout.write(wrap(summarize_approved(seen, approver)))

@@ -116,7 +116,7 @@ def _list_forbidden_names(project: Project) -> frozenset[str]:
 
 
 def _refuse_protected(project: Project, folder: str, names: frozenset[str]) -> None:
-    """Refuse a folder with startup files, or inside a repository or the settings of a program."""
+    """Refuse a folder with startup files, or inside a bare git repository or the settings of a program."""
     path = Path(folder).resolve()
     for startup_path in (project.home.resolve() / name for name in _STARTUP_PATHS):
         if startup_path.is_relative_to(path) or path.is_relative_to(startup_path):

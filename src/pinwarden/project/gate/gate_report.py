@@ -191,7 +191,7 @@ def build_nothing_to_check_row(check: str, why: str) -> Row:
 
 
 def _choose_worst_state(states: Iterable[str]) -> str:
-    """Return the state of a check over several projects: failed if it failed in one, ok if it was done in any."""
+    """Return the state of a check over several projects: failed if it failed in one, else ok if it was done in one."""
     known = set(states)
     return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
 
