@@ -105,9 +105,9 @@ def _fetch_download_template(fetcher: Fetcher, endpoint: ServiceEndpoint) -> str
 
 
 def _check_download_host(url: str, endpoint: ServiceEndpoint) -> str | None:
-    """Return the download host if it differs from the registry's host.
+    """Return the download host; None if it is the registry's own host.
 
-    Raises if another host would be contacted with plain HTTP.
+    Raises if a host other than the registry's would be contacted with plain HTTP.
     """
     try:
         address = HttpAddress.parse(url)

@@ -120,7 +120,7 @@ def _find_mismatches(artifact: FetchedArtifact, claim: Digest | None, code: str)
 
 
 def _find_wrong_claim(file: ArtifactFile) -> Digest | None:
-    """Return a digest stated by the registry that does not match the file.
+    """Return a digest stated by the registry that does not match the file; None if there is none.
 
     Only the strongest algorithm counts. If the registry states several digests with it, one match is enough.
     """

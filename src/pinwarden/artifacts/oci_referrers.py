@@ -71,7 +71,7 @@ class _AttestationSearch:
         return (document.body, document.content_type) if document.is_verified else None
 
     def fetch_blob(self, descriptor: OciDescriptor) -> bytes | None:
-        """Return a blob, if its digest matches."""
+        """Return a blob; None if its bytes do not match its digest."""
         stream = BytesIO()
         try:
             result = self.registry.fetch_blob(descriptor, stream, IMAGE_LIMITS.attestation_bytes)

@@ -66,7 +66,7 @@ class Identity(Record):
     """The signer's name if it is a person or an account rather than a build."""
     repository: str = ""
     repository_id: str = ""
-    """The forge's numeric ID. A repository that is deleted and created again gets another ID."""
+    """The numeric ID of the repository at its forge. A repository that is deleted and created again gets another ID."""
     owner_id: str = ""
     workflow: str = ""
     """The path of the workflow file within the repository."""

@@ -62,7 +62,7 @@ def parse_launch(target: Target) -> Launch:
 
 
 def find_floating_package(target: Target | None) -> Launch | None:
-    """Return the package or image that a target starts without pinning it. None if it is pinned, or starts neither."""
+    """Return the package or image that a target starts without pinning it; None if there is no such one."""
     if target is None or isinstance(target, HttpTarget):
         return None
     runs = parse_launch(target)
@@ -240,7 +240,7 @@ _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
     **dict.fromkeys(("perl", "ruby", "php", "osascript", "lua"), launchers.parse_interpreter),
     **dict.fromkeys(("curl", "wget"), launchers.parse_download_program),
 }
-"""The parser of each launcher's arguments."""
+"""By program name, the function that parses the arguments of the launcher."""
 
 
 _MAX_SHELLS = 3  # the depth up to which nested shells are unwrapped

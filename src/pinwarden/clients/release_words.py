@@ -24,7 +24,7 @@ class ReleaseWord(Record):
     """The word of a command that names a package, and its replacement for another release."""
 
     index: int
-    """The position in the command."""
+    """The position of the word in the command."""
     old: str
     new: str
 
@@ -57,7 +57,7 @@ def find_release_word(
 
 
 def replace_word(entry: Any, word: ReleaseWord) -> dict[str, Any] | None:
-    """Return a client's entry with the word of its command replaced; None if the entry has another word there."""
+    """Return a client's entry with the word of its command replaced; None if ``word.old`` is not at that place."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")

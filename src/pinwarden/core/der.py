@@ -27,7 +27,7 @@ class DerValue(Record):
     encoded: bytes = field(repr=False)
 
     def expect(self, tag: int) -> DerValue:
-        """Return the value itself. Raises if it has another tag."""
+        """Return the value itself. Raises unless it has this tag."""
         return self if self.tag == tag else _refuse(f"has tag {self.tag:#04x} instead of {tag:#04x}")
 
     def children(self) -> DerReader:

@@ -179,7 +179,7 @@ def document_cid(document: Any) -> Cid:
 
 
 def blob_cid(data: bytes) -> Cid:
-    """Return the CID of raw bytes."""
+    """Return the CID of a blob with these bytes."""
     return Cid(BLOB_PREFIX + hashlib.sha256(data).digest())
 
 

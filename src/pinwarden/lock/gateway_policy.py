@@ -78,7 +78,7 @@ class AllowedDigest(Record):
 
 
 class ItemPolicy(Record):
-    """The rules for one item of one server and one client."""
+    """The settings that apply to one item of one server, for one client."""
 
     enforcement: str = DEFAULTS["enforcement"]
     unknown: str = DEFAULTS["unknown"]
@@ -99,7 +99,7 @@ class ServerRequestPolicy(Record):
 
 
 class ResultPolicy(Record):
-    """Checks of results."""
+    """How the gateway checks the results of calls."""
 
     max_bytes: int = 0
     """Larger results are refused; 0 for no limit."""
@@ -137,7 +137,7 @@ class GatewayPolicy(Record):
     """A second policy whose stricter settings apply too (`tighten`)."""
 
     def get_item_policy(self, server: str, item: str, client: str) -> ItemPolicy:
-        """Return the rules for one item."""
+        """Return the settings that apply to one item."""
         rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
         settings = _merge_settings(keys, (*rules, self))

@@ -351,7 +351,7 @@ def _unavailable_error(source: RegistrySource, why: str) -> PinwardenError:
 
 
 def _parse_requested_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
-    """Return the requested entry. Raises if the registry sent another one."""
+    """Return the requested entry. Raises if the registry sent another server or version."""
     entry = _parse_entry(source, response)
     if entry is None:
         raise _unavailable_error(source, "its response is not a server entry")

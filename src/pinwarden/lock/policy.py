@@ -69,7 +69,7 @@ class ToolPinPolicy(Record):
 
     @property
     def digest(self) -> Digest:
-        """The digest that a lock signature names."""
+        """The digest by which a lock signature names the policy."""
         return Digest.of_bytes(canonicalize(dict(self.members), "toolpin"))
 
     def get_list(self, member: str) -> tuple[str, ...]:

@@ -340,7 +340,7 @@ class Tally:
 
     @property
     def score(self) -> int:
-        """The points, within 0 and 100."""
+        """The points, limited to the range from 0 to 100."""
         return max(0, min(100, self.points))
 
     def add_issue(self, points: int, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:

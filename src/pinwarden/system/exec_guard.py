@@ -86,7 +86,7 @@ def build_filter(machine: str, address: int | None) -> bytes:
 
 
 def _store_path(libc: ctypes.CDLL, path: bytes) -> int:
-    """Store the path at a random address."""
+    """Store the path at a random address, and return the address."""
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     size = 2 * _PAGE + len(path)

@@ -151,7 +151,7 @@ class FairExecutor:
             done.add_done_callback(lambda done, client=client, task=task: self._finish(client, task, done))  # type: ignore[misc]
 
     def _take_next(self, queue: deque[_Task]) -> _Task | None:
-        """Remove and return the next task that is neither cancelled nor past its deadline. Tasks past it fail."""
+        """Remove and return the next task that is not cancelled. Tasks past their deadline are removed and fail."""
         while queue:
             task = queue.popleft()
             self._waiting -= 1

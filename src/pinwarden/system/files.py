@@ -154,7 +154,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def try_lock_file(descriptor: int) -> bool:
-    """Lock an open file exclusively; False if another process has the lock. It is released when the process ends.
+    """Lock an open file exclusively, until this process ends. Returns False if another process has the lock.
 
     Raises OSError if the file system does not support locks.
     """

@@ -108,7 +108,7 @@ def is_safe_to_show(name: str, value: str) -> bool:
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """Return the value of a variable or header for output, masked unless it cannot be a secret."""
+    """Return the value of a variable or header for output, masked if it could be a secret."""
     if type(value) is not str:
         return value if value is None or type(value) is bool else MASK
     if is_reference(value) or _PLAIN_WORD.fullmatch(value):

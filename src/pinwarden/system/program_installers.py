@@ -42,7 +42,7 @@ _PAGES = {
     "docker": "https://docs.docker.com/get-started/get-docker/",
 }
 _PACKAGES = {"uvx": "uv", "npm": "node", "npx": "node", "podman": "docker"}
-"""Programs that come with another one."""
+"""Programs without a row of their own in `_COMMANDS` and `_PAGES`, with the program whose row they use."""
 
 
 def describe_installation(program: str, variables: Mapping[str, str]) -> str | None:

@@ -322,7 +322,7 @@ _PATH_WORDS = frozenset(
         *("workspace", "workspaces", "cache"),
     )
 )
-"""If a name has one of these words, its value is a path, even if it is a single word."""
+"""If the name of a variable has one of these words, even a value without a slash counts as a path."""
 _CHOICE_WORDS = frozenset(
     (
         *("mode", "level", "policy", "profile", "env", "environment", "region", "role", "roles", "transport", "format"),

@@ -142,7 +142,7 @@ def _find_parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...])
     """Return the folders between a writable folder and its read-only paths.
 
     Each gets its own mount. Otherwise the server could rename such a folder, although something in it is mounted, and
-    put another in its place; a mount point cannot be renamed.
+    create another folder in its place. A mount point cannot be renamed.
     """
     between = {
         str(folder)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_state_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """Return the state folder of this user. ``PINWARDEN_STATE`` can name another one."""
+    """Return the state folder of this user, or the folder that ``PINWARDEN_STATE`` names."""
     named = variables.get("PINWARDEN_STATE")
     if named:
         return Path(named)

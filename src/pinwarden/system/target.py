@@ -138,12 +138,12 @@ def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
 
 
 def find_placeholder_names(text: str) -> set[str]:
-    """Return the variables that a text names."""
+    """Return the names of the variables that placeholders in a text refer to."""
     return {match[1] for match in _PLACEHOLDER.finditer(text)}
 
 
 def find_placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables that a text names, with their values."""
+    """Return name and value of each variable that a placeholder in a text refers to."""
     return [(match[1], expand_placeholders(match[0], variables)) for match in _PLACEHOLDER.finditer(text)]
 
 

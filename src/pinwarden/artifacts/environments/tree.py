@@ -88,7 +88,7 @@ def write_manifest(folder: Path, sections: Mapping[str, Iterable[TreeFile]]) -> 
 
 
 Anchors = Mapping[str, frozenset[bytes]]
-"""By section name, the digests its text may have."""
+"""For each section of the manifest, the digests that its text may have."""
 
 
 def audit_tree(

@@ -89,7 +89,7 @@ class FetchLimits(Record):
     idle_seconds: float = 60.0
     """How long a registry may send nothing."""
     total_seconds: float = 1800.0
-    """Enough for a gigabyte over a slow connection."""
+    """The limit for a request and its retries: enough for a gigabyte over a slow connection."""
     attempts: int = 4
     longest_pause_seconds: float = 10.0
     """The longest pause between two attempts, even if ``Retry-After`` asks for more."""
@@ -139,7 +139,7 @@ class FetchResponse(Record):
     address: HttpAddress
     """The address after redirects."""
     headers: Mapping[str, str] = field(repr=False)
-    """By lower-case name."""
+    """The headers by lower-case name."""
     body: bytes = field(repr=False)
 
     @property
@@ -157,7 +157,7 @@ class DownloadResult(Record):
 
 
 class _Response:
-    """A response whose body was not read yet."""
+    """A response whose body is read only when the caller asks for it."""
 
     def __init__(self, raw: BaseHTTPResponse, address: HttpAddress, fetcher: Fetcher, deadline: float) -> None:
         self._raw = raw

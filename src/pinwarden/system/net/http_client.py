@@ -1,6 +1,6 @@
 """The HTTP client for MCP servers: fixed addresses, checked redirects, limited bytes, one deadline for the probe.
 
-Proxies from the environment are not used, because a proxy would resolve the host again and could reach another one.
+Proxies from the environment are not used, because a proxy would resolve the host again, perhaps to another address.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NoResponse(Exception):  # noqa: N818  handled by the callers, never report
 
 
 class HttpResponse:
-    """A response whose body was not read yet."""
+    """A response whose body is read only when the caller asks for it."""
 
     def __init__(self, client: HttpClient, raw: BaseHTTPResponse, connection: HTTPConnection) -> None:
         self._client = client
