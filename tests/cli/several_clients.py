@@ -57,6 +57,12 @@ class SeveralClients(World):
         entry = self.entry(client)
         return entry["command"] if client == "opencode" else [entry["command"], *entry["args"]]
 
+    def doctor_findings(self, *options: str) -> list[str]:
+        """What ``doctor`` finds, even if the repository itself, and so the program, is in a temporary folder."""
+        rows = self.run_json("doctor", *options)[1]["findings"]
+        codes = [row["code"] for row in rows if row["severity"] in ("critical", "review")]
+        return [code for code in codes if code != "temporary_path"]
+
     def files(self) -> dict[str, bytes]:
         """The lock and everything else in the project."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}

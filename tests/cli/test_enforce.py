@@ -248,7 +248,7 @@ class TestProgram:
         assert Path(program).samefile(Path(sys.executable).parent / "pinwarden")
         assert world.command("claude")[0] == "pinwarden"
         world.done("ci")
-        world.done("doctor")
+        assert world.doctor_findings() == []
         world.done("init")
         world.done("enforce", "--undo", "--yes")
         assert self.run_entry(user_file) == in_words_of("claude", OTHER["claude"].split(" "))
@@ -408,6 +408,7 @@ def test_two_clients_that_the_lock_calls_generic_keep_their_own_servers_of_one_n
         assert words[-2:] == ["--client", client]
         assert world.start(["pinwarden", *words[1:]])[1] == ["As ever.", says]
     world.done("ci", "--scope", "user")
-    assert "generic" not in world.done("doctor", "--scope", "user").out
+    assert world.doctor_findings("--scope", "user") == []
+    assert "generic" not in world.run("doctor", "--scope", "user").out
     world.done("enforce", "--undo", "--yes", "--scope", "user")
     assert (desktop.read_bytes(), goose.read_bytes()) == before

@@ -87,7 +87,7 @@ def with_locked_launch(target: StdioTarget, entry: Entry) -> Target:
 def build_remote_target(launch: RemoteLaunch, variables: Mapping[str, str]) -> HttpTarget:
     """Return the address with the headers whose values are in these variables. A missing value stays a reference."""
     url = variables.get(launch.url_variable or "", launch.url)
-    if url.startswith(f"<{launch.url_variable}>"):  # a lock has this instead of a secret value
+    if f"<{launch.url_variable}>" in url:  # a lock has this instead of a secret, perhaps after the origin of the URL
         url = launch.url
     headers = {
         name: variables.get(variable, f"${{{variable}}}").replace(f"<{variable}>", f"<{name}>")
