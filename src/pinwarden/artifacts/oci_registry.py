@@ -283,7 +283,7 @@ def _hash_document(response: FetchResponse, expected: Digest | None) -> FetchedD
 
 
 def parse_next_query(page_url: str, target: str) -> str:
-    """Return the query of the next page's URL. Raises if its path differs from the current page's."""
+    """Return the query of the next page's URL. Raises unless the URL differs from the current one only in its query."""
     try:
         next_page_url = urlsplit(urljoin(page_url, target))
     except ValueError as err:

@@ -101,7 +101,7 @@ def check_file(file: ConfigFile) -> Iterator[ConfigFinding]:
         yield _build_file_finding(file, code, pointer, detail)
 
 
-def build_unresolved_start(server: ConfiguredServer, reason: str) -> ConfigFinding:
+def build_start_refused_finding(server: ConfiguredServer, reason: str) -> ConfigFinding:
     """Build the finding that ``pinwarden run`` would refuse to start this server."""
     return _build_server_finding(server, "start_unresolved", reason)
 

@@ -243,7 +243,8 @@ def _check_metadata(entry: ServerEntry) -> Iterator[TrustIssue]:
             yield TrustIssue(
                 severity="info",
                 code="version_is_exact",
-                message=f"Version {version} of {package.identifier} names one release; the letter x is not a wildcard.",
+                message=f"Version {version} of {package.identifier} names one release. ToolPin scores it as floating, "
+                "because it takes every letter x for a wildcard.",
             )
 
 

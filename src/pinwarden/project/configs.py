@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import LockedStart, find_floating_package, parse_locked_start
 from pinwarden.clients.drift import compare_entries, compare_proposed_inputs
-from pinwarden.clients.findings import ConfigFinding, build_unresolved_start, list_proposed_inputs
+from pinwarden.clients.findings import ConfigFinding, build_start_refused_finding, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -220,7 +220,7 @@ def find_unresolved_starts(
         try:
             resolve_start(start, known)
         except PinwardenError as err:
-            yield build_unresolved_start(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+            yield build_start_refused_finding(server, f"{err.message}; {err.hint}" if err.hint else err.message)
 
 
 def check_floating_releases(project: Project, files: Sequence[ConfigFile], policies: Policies) -> Iterator[Row]:

@@ -214,7 +214,7 @@ def _check_resolves(lock: Lock, entry: Entry, words: Sequence[str]) -> None:
 
 
 def _find_startable(entry: Entry, extension: LockExtension) -> LockedLaunch:
-    """Return the command of an entry. Raises if the lock does not have its bytes."""
+    """Return the command of an entry. Raises if its bytes are not locked."""
     launch = read_locked_launch(entry)
     _refuse_local_program(entry, launch)
     if extension.closure is None and extension.image is None and extension.bundle_tree is None:

@@ -22,7 +22,7 @@ class InstallSource(Record):
     """How Pinwarden was installed here."""
 
     spec: str | None
-    """What ``pip install`` takes on another machine, for exactly this version; None if that is not known."""
+    """The argument of ``pip install`` that installs exactly this version on another machine; None if unknown."""
     is_recorded: bool
     """Whether the installer recorded ``spec``. Otherwise it was derived from the checkout that was installed."""
     checkout: Path | None = None
