@@ -8,6 +8,7 @@ import re
 import select
 import shlex
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +24,10 @@ from tests.cli.run import Outcome, pinwarden_in
 from tests.cli.setup_transcript import YES, Transcript, play
 from tests.cli.terminal import AtTerminal
 from tests.cli.test_help_examples import examples
-from tests.cli.test_lock_and_gate import POISONED
+from tests.cli.test_lock_and_gate import POISONED, TOOL
 from tests.cli.test_lock_and_gate import World as PoisonedWorld
 from tests.support.needs import needs
+from tests.support.targets import SCRIPTED
 from tests.support.ten_servers import FLOATING, REMOTE, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
 
 pytestmark = needs("npx", install="apt-get install nodejs npm")
@@ -248,6 +250,106 @@ class TestAttacks:
         assert run(world, "setup", "--yes", "--allow-execute", "--enforce").code == 1
         assert states(world)["approved"] == {"no"}
         assert world.client_files() == files
+
+
+class TestServersThatAreNotLocked:
+    """Attack: swap the command of a locked server, and plant another one, before someone runs setup again."""
+
+    @pytest.fixture
+    def local(self, tmp_path: Path) -> LocalWorld:
+        local = LocalWorld(tmp_path)
+        local.configure({"notes": local.serve(TOOL)})
+        assert local.run("setup", "--yes", "--allow-execute").code == 0
+        return local
+
+    def test_with_yes_a_new_server_is_locked_and_approved_and_a_changed_one_is_not_started(
+        self, local: LocalWorld
+    ) -> None:
+        approved = local.entries()
+        local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
+        outcome = local.run("setup", "--yes", "--allow-execute", "--enforce")
+        assert outcome.code == 1
+        assert local.started() == {"papers"}
+        assert local.entries()["notes:claude"] == approved["notes:claude"]
+        assert local.approvals() == {"notes": "no", "papers": "yes"}
+        assert "notes: approved" not in outcome.out
+        assert "'notes' in Claude Code is configured differently than locked" in outcome.out
+        assert "pinwarden approve notes" in outcome.out
+
+    def test_with_yes_alone_nothing_is_locked_next_to_a_lock(self, local: LocalWorld) -> None:
+        approved = local.lock.read_bytes()
+        local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
+        outcome = local.run("setup", "--yes")
+        assert outcome.code == 1
+        assert (local.started(), local.lock.read_bytes()) == (set(), approved)
+        assert "'papers' in Claude Code is not locked" in outcome.out
+
+    def test_a_look_alike_and_another_server_under_a_locked_name_are_not_locked_with_yes(
+        self, local: LocalWorld
+    ) -> None:
+        approved = local.lock.read_bytes()
+        local.configure({"notes": local.serve(TOOL), "n0tes": local.serve_with_trace("n0tes")})
+        local.configure({"notes": local.serve_with_trace("notes")}, ".cursor/mcp.json")
+        outcome = local.run("setup", "--yes", "--allow-execute", "--enforce")
+        assert outcome.code == 1
+        assert (local.started(), local.lock.read_bytes()) == (set(), approved)
+        assert ": approved by" not in outcome.out
+
+    def test_what_changed_into_a_refused_command_is_not_reported_as_approved(self, tmp_path: Path) -> None:
+        local = LocalWorld(tmp_path)
+        local.configure({"notes": local.serve(TOOL)})
+        assert local.run("setup", "--yes").code == 1, "locked, but not approved"
+        before = local.lock.read_bytes()
+        local.configure({"notes": {"command": "sh", "args": ["-c", "touch started.notes"]}})
+        outcome = local.run("setup", "--yes", "--allow-execute", "--enforce")
+        assert outcome.code == 1
+        assert (local.started(), local.lock.read_bytes()) == (set(), before)
+        assert "'notes' cannot be approved" in outcome.out
+        assert ": approved by" not in outcome.out
+
+    def test_no_on_a_terminal_starts_and_approves_nothing(self, local: LocalWorld) -> None:
+        approved = local.lock.read_bytes()
+        local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
+        world = TenServers(home=local.home, project=local.root, address="")
+        outcome = play(world, "setup", answer=lambda asked: "n\n" if asked.startswith("Lock ") else YES)
+        assert outcome.code == 1
+        assert outcome.questions == [f"Lock '{name}' for Claude Code as it is now?" for name in ("notes", "papers")]
+        assert (local.started(), local.lock.read_bytes()) == (set(), approved)
+        assert "pinwarden approve papers" in outcome.screen
+
+    def test_yes_on_a_terminal_locks_the_changed_server_before_it_is_started(self, local: LocalWorld) -> None:
+        local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
+        world = TenServers(home=local.home, project=local.root, address="")
+        no = "Lock 'papers' for Claude Code as it is now?"
+        outcome = play(
+            world, "setup", answer=lambda asked: "n\n" if asked == no else "y\n" if asked.startswith("Lock ") else YES
+        )
+        assert outcome.code == 1
+        assert local.started() == {"notes"}
+        assert local.approvals() == {"notes": "yes", "papers": "no"}
+
+
+class LocalWorld(PoisonedWorld):
+    """A project with commands that leave a file behind when they are started."""
+
+    def serve_with_trace(self, name: str) -> dict[str, Any]:
+        script = self.root / f"{name}.py"
+        script.write_text(
+            f"import pathlib, runpy\npathlib.Path({str(self.root)!r}, 'started.{name}').touch()\n"
+            f"runpy.run_path({str(SCRIPTED)!r}, run_name='__main__')\n"
+        )
+        return {"command": sys.executable, "args": ["-I", "-S", str(script), "@script.json"]}
+
+    def started(self) -> set[str]:
+        return {path.suffix[1:] for path in self.root.glob("started.*")}
+
+    def entries(self) -> dict[str, Any]:
+        entries: dict[str, Any] = json.loads(self.lock.read_text())["servers"]
+        return entries
+
+    def approvals(self) -> dict[str, str]:
+        servers = json.loads(self.run("status", "--format", "json").out)["servers"]
+        return {server["name"]: server["approved"] for server in servers}
 
 
 def test_without_a_terminal_each_option_allows_one_thing_more(tmp_path: Path) -> None:

@@ -12,10 +12,19 @@ from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.surface_text import render_changes, render_warnings
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.setup_steps import QuitSetup, Setup, agrees, print_heading
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import plural
-from pinwarden.project.approve import Approval, PreparedServer, prepare_approval, prepare_server, reload_server
+from pinwarden.project.approve import (
+    Approval,
+    PreparedServer,
+    format_approve_command,
+    list_config_changes,
+    prepare_approval,
+    prepare_server,
+    reload_server,
+)
 from pinwarden.project.servers_to_approve import ServerToApprove, find_servers_to_approve, identify_package
 from pinwarden.surface.drift.compare import compare
 
@@ -29,7 +38,7 @@ class ServerDecision(Record):
 
     name: str
     servers: tuple[tuple[ServerToApprove, Surface], ...]
-    """Each release with its surface."""
+    """Each release with its surface, configured as locked."""
 
     @property
     def title(self) -> str:
@@ -52,7 +61,7 @@ def review_tools(setup: Setup) -> None:
     if not servers:
         sys.stdout.write(wrap("Every server is approved."))
         return
-    prepared = list(prepare_servers(setup, servers))
+    prepared = list(prepare_servers(setup, list(_leave_out_unlocked(setup, servers))))
     if not prepared or not _agrees_to_start(setup, prepared):
         sys.stdout.write(wrap("No server was started, and nothing was approved."))
         return
@@ -66,6 +75,28 @@ def review_tools(setup: Setup) -> None:
 def find_unapproved(setup: Setup) -> list[ServerToApprove]:
     """Return the servers that are not approved, or not as they are configured now."""
     return [server for server in find_servers_to_approve(setup.projects) if server.needs_approval]
+
+
+def _leave_out_unlocked(setup: Setup, servers: Sequence[ServerToApprove]) -> Iterator[ServerToApprove]:
+    """Yield what is configured as locked. The rest is only reported: the user did not agree to lock it."""
+    for server in servers:
+        if server.problem is not None:
+            yield server  # reported with its problem
+            continue
+        unlocked = [configured for part in server.parts for configured in part.configured]
+        if unlocked:
+            changes = () if setup.asks else list_config_changes(server)  # the question about the lock showed them
+            clients = ", ".join(dict.fromkeys(get_client(one.server.client).title for one in unlocked))
+            is_changed = any(one.status.state == "changed" for one in unlocked)
+            state = "is configured differently than locked" if is_changed else "is not locked"
+            message = (
+                f"{quote_server(server.name)} in {clients} {state}, so it was neither started nor approved. "
+                f"To decide about it: {format_approve_command([server.name])}"
+            )
+            sys.stdout.write(wrap(message, label="- ") + (render_changes(changes) if changes else ""))
+        locked = server.without_unlocked()
+        if locked.needs_approval:
+            yield locked
 
 
 def prepare_servers(

@@ -96,9 +96,12 @@ def pin_releases(setup: Setup) -> None:
 
 
 def lock_configured(setup: Setup) -> None:
-    """Lock the servers as they are configured, as ``pinwarden init`` does. No server is started."""
+    """Lock the servers as they are configured, as ``pinwarden init`` does. No server is started.
+
+    Without questions, a server that is new next to a lock is locked if servers may be started, and a changed one never.
+    """
     from pinwarden.cli.commands.init import ask_about_undecided
-    from pinwarden.project.init import discover_servers, lock_discovered, probe_servers
+    from pinwarden.project.init import discover_servers, lock_discovered, lock_new_servers, probe_servers
     from pinwarden.project.init_decisions import AcceptedServers
 
     for project in setup.projects:
@@ -107,6 +110,8 @@ def lock_configured(setup: Setup) -> None:
             continue
         if setup.asks:
             discovery = ask_about_undecided(discovery, setup.approver)
+        elif setup.args.allow_execute:
+            discovery = lock_new_servers(discovery, now=now(), approver=setup.approver)
         report = lock_discovered(probe_servers(discovery, None), now=now(), approver=setup.approver)
         refused = {row.name: row.message for row in reversed(report.rows) if is_failing(row)}
         sys.stdout.write("".join(wrap(f"{name}: {message}", label="- ") for name, message in refused.items()))

@@ -20,7 +20,7 @@ from pinwarden.project.approval_candidate import (
     was_shown,
 )
 from pinwarden.project.init import write_approvals
-from pinwarden.project.init_decisions import ApprovedServers
+from pinwarden.project.init_decisions import NOT_LOCKED_KINDS, ApprovedServers
 from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import LockedServer
 from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from pinwarden.surface.drift.changes import Change
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.system.target import Target
-
-_EXPECTED_KINDS = ("rogue_entry", "unlocked_entry")
-"""Changes of the configuration that only say that the server is not locked yet."""
 
 
 class Approval(Record):
@@ -71,7 +68,7 @@ class Approval(Record):
     def looks_like_attack(self) -> bool:
         """Whether a change or a text looks like an attack, so that only an approval by name may cover it."""
         serious = (change for change in self.changes if change.severity == CRITICAL)
-        return bool(self.candidate.warnings) or any(change.kind not in _EXPECTED_KINDS for change in serious)
+        return bool(self.candidate.warnings) or any(change.kind not in NOT_LOCKED_KINDS for change in serious)
 
 
 class PreparedServer(Record):
@@ -134,7 +131,7 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
 
 def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
     """Return the changes of the configuration, without those that only say that the server is not locked yet."""
-    return tuple(change for change in server.config_changes if change.kind not in _EXPECTED_KINDS)
+    return tuple(change for change in server.config_changes if change.kind not in NOT_LOCKED_KINDS)
 
 
 def record_approval(approval: Approval, approver: Approver, now: str, *, partial: bool = False) -> ServerToApprove:

@@ -101,6 +101,16 @@ def lock_accepted(discovery: Discovery, key: str, *, now: str, approver: Approve
     return replace(discovery, lock=lock, written_keys=discovery.written_keys | {key})
 
 
+def lock_new_servers(discovery: Discovery, *, now: str, approver: Approver) -> Discovery:
+    """Accept and write the servers that are only new. Changed servers and look-alikes stay undecided."""
+    new = [server for server in discovery.undecided if discovery.is_only_new(server)]
+    if not new:
+        return discovery
+    servers = tuple(replace(server, accepted=True) if server in new else server for server in discovery.servers)
+    lock = write_approvals(discovery, new, approver, now)
+    return replace(discovery, servers=servers, lock=lock)
+
+
 def lock_discovered(discovery: Discovery, *, now: str, approver: Approver) -> Report:
     """Write all entries and approved surfaces in one step, and report the findings.
 

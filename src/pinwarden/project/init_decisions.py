@@ -37,6 +37,9 @@ LOCKING_KINDS: FindingKinds = build_kind_table(
     review=(("surface_new", "A server's tools were not pinned yet; its present tools would be approved."),),
 )
 
+NOT_LOCKED_KINDS = ("rogue_entry", "unlocked_entry")
+"""Changes of the configuration that only say that the server is not locked yet."""
+
 State = Literal["first", "new", "changed", "unchanged"]
 """How a configured server relates to the lock; ``first`` if there is no lock yet."""
 
@@ -232,6 +235,14 @@ class Discovery(Record):
     def undecided(self) -> tuple[DiscoveredServer, ...]:
         """The servers that the user must accept before they can be locked."""
         return tuple(server for server in self.servers if server.is_undecided)
+
+    def is_only_new(self, server: DiscoveredServer) -> bool:
+        """Whether a server is new, looks like no locked server, and takes the name of no other one."""
+        names = {entry.name for entry in self.lock.entries} if self.lock is not None else set()
+        return server.status.state == "new" and all(
+            change.kind == "unlocked_entry" or (change.kind in NOT_LOCKED_KINDS and change.name not in names)
+            for change in server.status.changes
+        )
 
     def accept(self, key: str) -> Discovery:
         """Accept one server that was shown to the user with its warnings."""

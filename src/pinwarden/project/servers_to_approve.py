@@ -45,6 +45,13 @@ class ApprovalPart(Record):
         """The project, in the scope that this part is about."""
         return self.discovery.project
 
+    def list_entries_as_configured(self) -> tuple[Entry, ...]:
+        """Return the lock entries, without those whose server changed into one that Pinwarden does not lock."""
+        servers = self.discovery.servers
+        changed = {one.key for one in servers if one.refused is not None and one.status.state == "changed"}
+        changed -= {one.key for one in servers if one.refused is None}
+        return tuple(entry for entry in self.entries if entry.key not in changed)
+
     def list_earlier_entries(self) -> Iterator[Entry]:
         """Yield the lock entries with the approvals so far."""
         yield from self.entries
@@ -102,6 +109,11 @@ class ServerToApprove(Record):
             or any(part.configured for part in self.parts)
             or not all(is_reviewed(entry) for part in self.parts for entry in part.entries)
         )
+
+    def without_unlocked(self) -> ServerToApprove:
+        """Return only what is configured as locked. The result has no parts if there is nothing like that."""
+        parts = (replace(part, configured=(), entries=part.list_entries_as_configured()) for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.entries))
 
     def reviewed_surfaces(self) -> tuple[Surface, ...]:
         """Return the distinct surfaces that a person approved."""

@@ -55,7 +55,8 @@ def setup(args: Namespace) -> int:
     returns every file to what it was before. Answers are kept if you stop; run the command again to continue.
 
     Without a terminal, --yes pins and verifies. Starting servers needs --allow-execute as well, and editing how clients
-    start them needs --enforce. The exit code is 1 if something is left to do.
+    start them needs --enforce. A server that is configured differently than locked is then neither started nor
+    approved. The exit code is 1 if something is left to do.
 
     Examples:
       pinwarden setup
