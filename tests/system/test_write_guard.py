@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +31,17 @@ os.rename("stage", {to!r})
 print("planted", flush=True)
 sys.stdin.read()
 """
+HIDING = """
+import os, sys
+os.chdir(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+{hide}
+with open({to!r}, "w") as file:
+    file.write("gitdir: /elsewhere")
+print("planted", flush=True)
+sys.stdin.read()
+"""
 DEEP = """
 here = os.open(".", 0)
 for _ in range(30):
@@ -38,6 +51,19 @@ os.fchdir(here)
 """
 
 
+def respecting_modes() -> Callable[[], None]:
+    """What a child does before it starts the guard, so that modes bind it as they bind a user. They do not bind root,
+    who may run the tests."""
+    prctl = ctypes.CDLL(None).prctl
+    drop_capability, override_modes, read_all = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+
+    def drop() -> None:
+        prctl(drop_capability, override_modes, 0, 0, 0)
+        prctl(drop_capability, read_all, 0, 0, 0)
+
+    return drop
+
+
 def start(folder: Path, code: str) -> subprocess.Popen[bytes]:
     """A server in the sandbox that may write the folder. It plants as soon as a line is written to it."""
     sandbox = Sandbox(writable=(str(folder),), forbidden_names=tuple(NAMES))
@@ -45,7 +71,12 @@ def start(folder: Path, code: str) -> subprocess.Popen[bytes]:
         ("/usr/bin/env", "python3", "-c", code, str(folder)), dict(os.environ), str(folder), sandbox
     )
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=respecting_modes(),  # noqa: PLW1509  two system calls, which take no lock
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -77,7 +108,7 @@ def folder(tmp_path: Path) -> Path:
 def test_attack_a_server_cannot_keep_its_repository_by_making_the_folder_uncheckable(
     folder: Path, first: str, to: str, then: str
 ) -> None:
-    """The guard ended with an error, and the repository stayed. Modes mean nothing to root."""
+    """The guard ended with an error, and the repository stayed."""
     with start(folder, PLANTING.format(first=first, to=to, then=then)) as process:
         _, stderr = process.communicate(b"\n", timeout=60)
     assert process.returncode == 1
@@ -86,6 +117,48 @@ def test_attack_a_server_cannot_keep_its_repository_by_making_the_folder_uncheck
     with suppress(FileNotFoundError):
         (folder / "closed").chmod(0o700)
     assert repositories(folder) == []
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
+@pytest.mark.parametrize(
+    ("hide", "to"),
+    [
+        ("os.chmod('closed', 0o333)", "closed/.git"),
+        ("os.chdir('closed/deep'); os.chmod('..', 0)", ".git"),
+    ],
+    ids=["unreadable-folder", "below-an-unreadable-folder"],
+)
+def test_attack_a_server_that_hides_an_existing_folder_before_it_plants_there_is_stopped(
+    folder: Path, hide: str, to: str
+) -> None:
+    """The guard took the unreadable folder for one without forbidden names, and the server went on. Its input stays
+    open, so that it does not end by itself."""
+    (folder / "closed/deep").mkdir(parents=True)
+    with start(folder, HIDING.format(hide=hide, to=to)) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        try:
+            assert process.wait(60) == 1
+        finally:
+            process.terminate()
+        stderr = process.stderr.read()
+    assert b"stopped the server, because its files cannot be checked: Permission denied" in stderr
+    assert b"Traceback" not in stderr
+    (folder / "closed").chmod(0o700)
+    assert [path.name for path in folder.rglob(".git*")] == [f".git{write_guard.BLOCKED_SUFFIX}"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is part of Linux")
+def test_a_server_does_not_start_if_a_folder_was_unreadable_before(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o333)
+    command = [sys.executable, write_guard.__file__, ".git", str(folder), "--", "/usr/bin/env", "echo", "started"]
+    done = subprocess.run(command, capture_output=True, preexec_fn=respecting_modes(), timeout=60, check=False)
+    closed.chmod(0o700)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"could not watch a writable folder: Permission denied" in done.stderr
 
 
 @needs("bwrap", install="apt-get install bubblewrap")

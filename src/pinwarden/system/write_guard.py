@@ -143,7 +143,7 @@ class _FolderWatch:
     def _has_forbidden(self, folder: str) -> bool:
         try:
             return bool(find_forbidden_names(os.listdir(folder), self._names))  # noqa: PTH208  thousands of them
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):  # the folder was removed in the meantime
             return False
 
 
