@@ -63,10 +63,22 @@ def test_doctor_names_them_with_the_launcher_or_without(world: BareWorld) -> Non
     assert _list_missing(world) == []
 
 
+def test_doctor_says_how_to_install_podman_where_a_server_starts_it(world: BareWorld) -> None:
+    """It said how to install Docker, which does not make the command work."""
+    world.configure(search={**IMAGE, "command": "podman"})
+    world.install("apk", "docker")
+    assert _list_missing(world) == [
+        "program podman: not on the search path, but it starts: search. To install it: apk add podman"
+    ]
+    world.install("podman")
+    assert _list_missing(world) == []
+
+
 def test_the_way_to_install_a_program_exists_on_this_machine(world: BareWorld) -> None:
     variables = {"PATH": str(world.programs)}
     assert describe_installation("npx", variables) == "see https://nodejs.org/en/download"
     assert describe_installation("uv", variables) == f"{sys.executable} -m pip install uv"
+    assert describe_installation("podman", variables) == "see https://podman.io/docs/installation"
     assert describe_installation("acme-notes", variables) is None
     world.install("pipx", "dnf")
     assert describe_installation("uv", variables) == "pipx install uv"

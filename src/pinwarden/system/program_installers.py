@@ -34,14 +34,23 @@ _COMMANDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("pacman", "pacman -S docker"),
         ("winget", "winget install Docker.DockerDesktop"),
     ),
+    "podman": (
+        ("brew", "brew install podman"),
+        ("apt-get", "apt-get install podman"),
+        ("dnf", "dnf install podman"),
+        ("apk", "apk add podman"),
+        ("pacman", "pacman -S podman"),
+        ("winget", "winget install RedHat.Podman"),
+    ),
 }
 """By program, the package managers in order of preference, and the command of each."""
 _PAGES = {
     "uv": "https://docs.astral.sh/uv/getting-started/installation/",
     "node": "https://nodejs.org/en/download",
     "docker": "https://docs.docker.com/get-started/get-docker/",
+    "podman": "https://podman.io/docs/installation",
 }
-_PACKAGES = {"uvx": "uv", "npm": "node", "npx": "node", "podman": "docker"}
+_PACKAGES = {"uvx": "uv", "npm": "node", "npx": "node"}
 """Programs without a row of their own in `_COMMANDS` and `_PAGES`, with the program whose row they use."""
 
 
