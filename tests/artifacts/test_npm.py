@@ -505,6 +505,8 @@ class TestRegistrySignatures:
         [
             (signed(GOOD), [key_row()], "valid"),
             (signed(GOOD), [key_row(expires="2026-06-01T00:00:00.000Z")], "valid"),
+            (signed(GOOD), [key_row(expires="2026-01-02T03:04:05.001Z")], "valid"),
+            (signed(GOOD), [key_row(expires="2026-01-02T03:04:05.000Z")], "expired-key"),
             (signed(GOOD), [key_row(expires="2025-06-01T00:00:00.000Z")], "expired-key"),
             (signed(GOOD), [key_row(expires="whenever")], "expired-key"),
             (signed(GOOD), [key_row(ec.generate_private_key(ec.SECP256R1()))], "invalid"),

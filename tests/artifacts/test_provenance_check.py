@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -642,6 +643,9 @@ def test_an_expired_key_is_valid_for_signatures_logged_before_its_expiry(forge: 
     older = forge.key_bundle(npm_publish("left-pad"), key, "SHA256:abc", kind=kind)
     borrowed["verificationMaterial"]["tlogEntries"] = older["verificationMaterial"]["tlogEntries"]
     assert at("2026-06-01T00:00:00Z").state == "verified"
+    logged_at = datetime.fromtimestamp(int(_entry(bundle)["integratedTime"]), UTC)
+    assert at((logged_at + timedelta(seconds=1)).isoformat()).state == "verified"
+    assert failed(at(logged_at.isoformat())) == "the registry's key had expired before the attestation was signed"
     assert failed(at("2026-02-01T00:00:00Z")) == "the registry's key had expired before the attestation was signed"
     assert failed(at("2026-06-01T00:00:00Z", unlogged))
     assert failed(at("2026-06-01T00:00:00Z", shifted))

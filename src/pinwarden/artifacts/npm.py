@@ -268,13 +268,13 @@ def _verify_ecdsa(claim: SignatureClaim, key: dict[str, Any], message: bytes) ->
 
 
 def _is_before(earlier: Any, later: Any) -> bool:
-    """Whether ``earlier`` is not after ``later``. False if one of them is not a timestamp."""
+    """Whether ``earlier`` is before ``later``. False if one of them is not a timestamp."""
     try:
         times = [datetime.fromisoformat(text) for text in (earlier, later)]
     except (ValueError, TypeError):
         return False
     first, second = (time if time.tzinfo else time.replace(tzinfo=UTC) for time in times)
-    return first <= second
+    return first < second
 
 
 # Attestations
