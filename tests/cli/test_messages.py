@@ -181,19 +181,26 @@ class TestNextSteps:
         outcome = world.run("audit", "verify", "--against", "notes.txt")
         assert (outcome.code, "notes.txt is not a valid export" in outcome.err) == (3, True)
 
-    def test_an_error_fits_the_terminal_that_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_fits_the_terminal_but_its_command_stays_on_one_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)
         controller, terminal = pty.openpty()
         try:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
             with open(terminal, "w", closefd=False) as stream:
                 lines = wrap("error: " + "word " * 30, stream=stream).splitlines()
+                command = "pinwarden approve " + " ".join(f"server-{number}" for number in range(9))
+                hints = wrap(f"hint: If you trust them: {command}", stream=stream).splitlines()
+                bare = wrap(command, label="hint: ", stream=stream).splitlines()
         finally:
             os.close(terminal)
             os.close(controller)
         assert len(lines) == 3
         assert all(len(line) <= 60 for line in lines)
         assert all(line.startswith("  ") for line in lines[1:])
+        assert hints == ["hint: If you trust them:", f"  {command}"]
+        assert bare == ["hint:", f"      {command}"]
 
 
 class TestNamesFromConfigurations:

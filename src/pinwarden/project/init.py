@@ -147,7 +147,8 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
     critical = [finding for finding in check_server(server.server) if finding.severity == CRITICAL]
     if not critical:
         return server
-    return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {server.accept_option}")
+    command = f"pinwarden init {server.accept_option}"
+    return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {command}")
 
 
 def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) -> DiscoveredServer:
@@ -160,7 +161,8 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     server = replace(server, status=status)
     open_warnings = bool(status.scan_warnings) and not server.warnings_approved
     if open_warnings and status.state in ("first", "new"):
-        reason = f"its surface looks like an attack. If you reviewed it and accept it: {server.accept_option}"
+        command = f"pinwarden init --allow-execute {server.accept_option}"
+        reason = f"its surface looks like an attack. If you reviewed it and accept it: {command}"
         return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
     return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)

@@ -13,12 +13,16 @@ CHECK_LIVE = "pinwarden ci --live --allow-execute"
 APPROVE_ALL = "pinwarden approve --all"
 PIN_RELEASES = "pinwarden pin"
 SET_UP = "pinwarden setup"
+_UNAPPROVED_KINDS = ("rogue_entry", "look_alike_entry")
 _MAX_NAMES = 3
 _MAX_NAME = 120
 
 
 def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str | None:
-    """Return the next command for the most severe failing row; None if none fails. ``servers`` are locked names."""
+    """Return the next command for the most severe failing row; None if none fails. ``servers`` are locked names.
+
+    After a critical finding, which may be an attack, it is a command that shows something and approves nothing.
+    """
     failing = [row for row in rows if is_failing(row)]
     if not failing:
         return None
@@ -27,6 +31,9 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
         return "pinwarden doctor"
     if first.code == "floating_release":
         return PIN_RELEASES
+    if first.code in CONFIG_KINDS and first.severity == "critical":
+        known = first.name in servers and first.code not in _UNAPPROVED_KINDS
+        return f"pinwarden explain {quote_name(first.name)}" if known else "pinwarden doctor"
     if first.code in CONFIG_KINDS:
         names = list(dict.fromkeys(row.name for row in failing if row.code in CONFIG_KINDS and row.name))
         return f"pinwarden approve {quote_name(names[0])}" if len(names) == 1 else APPROVE_ALL
@@ -38,7 +45,7 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     if server is None:
         return "pinwarden doctor"
     # Only a change of a live server has the name of the server in its entity.
-    if first.entity.startswith(f"{server}: "):
+    if first.entity.startswith(f"{server}: ") and first.severity != "critical":
         return f"pinwarden approve {quote_name(server)} --allow-execute"
     return f"pinwarden explain {quote_name(server)}"
 

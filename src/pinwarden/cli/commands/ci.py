@@ -24,7 +24,8 @@ _WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitl
 
 _GITHUB = """\
 {mark}
-# Fails when an MCP server, its configuration or its approved text is not what mcp-lock.json says.
+# Fails when a client's configuration is not as approved in mcp-lock.json, when the lock or an approved surface next to
+# it was edited, or when the policy is violated. No server is started: pinwarden ci --live also compares their tools.
 name: pinwarden
 {job}{install}
       - run: |

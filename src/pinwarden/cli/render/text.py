@@ -25,6 +25,7 @@ _COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "
 _LEVEL_WIDTH = 8
 _MAX_CELL = 60
 Detail = Literal["quiet", "normal", "verbose"]
+_FINAL_COMMAND = re.compile(r"(?:^|: )(?P<command>(?:pinwarden|python3|uv|pipx|pip|mkdir|git|apt-get) [^\n]*)\Z")
 _CONTEXT = 160  # characters of unchanged text between two changes of a long text
 
 
@@ -123,21 +124,31 @@ def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, co
 def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
     """Return a sentence wrapped to the terminal; on a single line if the output is not a terminal.
 
-    A ``label`` precedes the first line; the other lines are indented by its width. ``stream`` is where the text will be
-    written (default: stdout).
+    A ``label`` precedes the first line; the other lines are indented by its width. A command at the end of the sentence
+    stays on one line, however long it is, so that it can be pasted. ``stream`` is where the text will be written
+    (default: stdout).
     """
     displayed = show_invisible(text)
     width = _measure_width(stream)
     if not width:
         return neutralize_log_commands(f"{label}{displayed}\n")
-    lines = textwrap.wrap(
-        displayed,
-        max(40, width),
-        initial_indent=label,
-        subsequent_indent=" " * len(label) or "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    indent = " " * len(label) or "  "
+
+    def wrap_part(part: str) -> list[str]:
+        return textwrap.wrap(
+            part,
+            max(40, width),
+            initial_indent=label,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    lines = wrap_part(displayed)
+    found = _FINAL_COMMAND.search(displayed)
+    command = found["command"] if found is not None else ""
+    if command and ". " not in command and not any(command in line for line in lines):
+        lines = [*(wrap_part(displayed.removesuffix(command)) or [label.rstrip()]), f"{indent}{command}"]
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 

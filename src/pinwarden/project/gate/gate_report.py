@@ -86,7 +86,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
     unchecked = [row for row in rows if row.code == COULD_NOT_CHECK]
     drift = [row for row in rows if is_failing(row) and row.code != COULD_NOT_CHECK]
     exit_code = EXIT_REFUSED if drift else EXIT_UNCHECKED if unchecked else EXIT_CLEAN
-    notes = tuple(dict.fromkeys(note for checked in projects for note in checked.notes))
+    notes = tuple(dict.fromkeys(note for checked in projects for note in (*checked.notes, *_describe_way_out(checked))))
     return Report(
         command="ci",
         subject=", ".join(checked.subject for checked in projects),
@@ -134,6 +134,13 @@ def _choose_next_command(projects: Sequence[GateResult], rows: Sequence[Row]) ->
         return APPROVE_ALL
     live_skipped = any(checked.checks_not_done.get("live") == "skipped" for checked in projects)
     return CHECK_LIVE if live_skipped else None
+
+
+def _describe_way_out(checked: GateResult) -> Iterator[str]:
+    """Say how to approve a server with a critical finding, which the next command only shows."""
+    rows = (row for check in ("configs", "live") for row in checked.rows_by_check.get(check, ()))
+    if any(row.severity == "critical" for row in rows):
+        yield "a critical finding may be an attack; if it is intended, approve the server: pinwarden approve NAME"
 
 
 def has_closures(lock: Lock) -> bool:
