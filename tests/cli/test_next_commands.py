@@ -164,6 +164,13 @@ def unenforced(world: NextWorld) -> tuple[str, str]:
     return "status", "pinwarden enforce notes"
 
 
+def verified_on_another_machine(world: NextWorld) -> tuple[str, str]:
+    world.lock(notes=NOTES)
+    world.done("prove")
+    world.variables["PINWARDEN_STORE"] += "-of-a-teammate"
+    return "status", "pinwarden fetch notes"
+
+
 def without_ci(world: NextWorld) -> tuple[str, str]:
     world.lock_and_approve(now=harmless())
     return "status", "pinwarden init-ci"
@@ -204,7 +211,7 @@ KINDS = (
     from_nothing, one_floating, two_floating, floating_in_ci, unverified, verified, not_downloaded, unapproved,
     two_unapproved, added, changed_in_ci, swapped_in_ci, planted_in_ci, poisoned_in_ci, without_tools_in_ci,
     live_skipped_in_ci, refused_by_policy, unenforced, without_ci, unreadable, undecided, scanned, suspicious,
-    examined, healthy,
+    examined, healthy, verified_on_another_machine,
 )  # fmt: skip
 
 
@@ -233,3 +240,20 @@ def test_nothing_is_next_once_a_workflow_checks_the_project(world: NextWorld) ->
     world.run_as_printed("pinwarden init-ci")
     assert (world.root / ".github" / "workflows" / "pinwarden.yml").exists()
     assert "Next:" not in world.run("status").out
+
+
+@needs_node
+def test_setup_downloads_the_locked_files_that_a_fresh_clone_lacks(world: NextWorld) -> None:
+    world.lock(notes=NOTES)
+    world.done("prove")
+    assert world.run("status").out.endswith("Next: pinwarden approve notes\n")
+    world.variables["PINWARDEN_STORE"] += "-of-a-teammate"
+    lock = (world.root / "mcp-lock.json").read_bytes()
+    found = " ".join(world.run("doctor").out.split())
+    assert "its locked files are not in the store of this machine. To download them: pinwarden fetch notes" in found
+    assert found.endswith("Next: pinwarden fetch")
+    outcome = world.run("setup", "--yes")
+    assert "1 server ready to run, 0 not" in outcome.out, outcome
+    assert (world.root / "mcp-lock.json").read_bytes() == lock
+    assert world.run("status").out.endswith("Next: pinwarden approve notes\n")
+    assert "The bytes of every package are verified." in world.run("setup", "--yes").out

@@ -118,14 +118,25 @@ def lock_configured(setup: Setup) -> None:
 
 
 def verify_bytes(setup: Setup) -> None:
-    """Download and hash what is not verified, as ``pinwarden prove`` does. No code of a package runs."""
+    """Download and hash what is not verified, as ``pinwarden prove`` does, and locked files that the store lacks.
+
+    No code of a package runs.
+    """
     from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import prove_servers
     from pinwarden.project.scopes import combine_reports
 
     print_heading("Verify", "download and hash every package with its dependencies")
     left = [(project, _names(setup, project, "verified")) for project in setup.projects]
-    if not any(names for _, names in left):
+    lacking = [
+        (
+            project,
+            tuple(dict.fromkeys(server.name for server in setup.statuses(project) if server.next_step == "fetch")),
+        )
+        for project in setup.projects
+    ]
+    if not any(names for _, names in (*left, *lacking)):
         sys.stdout.write(wrap("The bytes of every package are verified."))
         return
     reports: list[tuple[Project, Report]] = []
@@ -133,7 +144,15 @@ def verify_bytes(setup: Setup) -> None:
         if names:
             with open_fetch_context(setup.args, project, "downloading and hashing") as context:
                 reports.append((project, prove_servers(project, names, context, now())))
-    _print_outcome(combine_reports(reports))
+    if reports:
+        _print_outcome(combine_reports(reports))
+    reports = []
+    for project, names in lacking:
+        if names:
+            with open_fetch_context(setup.args, project, "downloading locked files") as context:
+                reports.append((project, fetch(project, names, context, FetchOptions(builds_environments=False))))
+    if reports:
+        _print_outcome(combine_reports(reports))
 
 
 def enforce_starts(setup: Setup) -> None:

@@ -64,6 +64,7 @@ PROGRAM_KINDS: FindingKinds = build_kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
         ("program_in_project", "A server is started with a program inside the project."),
+        ("locked_files_missing", "The locked files of a server are not in the store of this machine."),
         ("search_path_relative", "Which program a command starts depends on the client's working directory."),
     )
 )
@@ -98,7 +99,7 @@ def check_installation(project: Project) -> Report:
     3. Find configured servers that are not in the lock.
     4. Find risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
     5. Find secrets in plain text.
-    6. Find the programs that servers are started with.
+    6. Find the programs that servers are started with, and locked files that are not on this machine.
     """
     view = read_config_view(project)
     issues = find_config_issues(project, view)
@@ -117,6 +118,7 @@ def check_installation(project: Project) -> Report:
         *(build_finding_row(project, finding) for finding in findings),
         *(build_secret_row(project, finding) for finding in secrets),
         *_check_programs(project, programs, find_relative_search_folders(search_path)),
+        *_find_missing_files(project, view),
     ]
     ok = not issues and not any(map(is_failing, rows))
     return Report(
@@ -208,6 +210,15 @@ def _check_programs(project: Project, programs: Iterable[Program], relative: lis
     for missing in find_missing_programs((project,)):
         if not without_launcher.issuperset(missing.servers):
             yield _build_program_row("program_missing", missing.name, missing.sentence)
+
+
+def _find_missing_files(project: Project, view: ConfigView) -> Iterator[Row]:
+    from pinwarden.project.status import server_statuses
+
+    for server in server_statuses((project,), views={project.lock: view}):
+        if server.next_step == "fetch":
+            message = f"its locked files are not in the store of this machine. To download them: {server.next_command}"
+            yield replace(_build_program_row("locked_files_missing", server.name, message), entity="server")
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -310,7 +321,7 @@ def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str
     if view.document is None:
         return SET_UP if view.servers else None
     if ok:
-        return "pinwarden ci"
+        return "pinwarden fetch" if any(row.code == "locked_files_missing" for row in rows) else "pinwarden ci"
     command = choose_after_finding(rows, {server.name for server in view.servers})
     return None if command == "pinwarden doctor" else command
 

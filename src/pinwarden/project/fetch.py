@@ -54,6 +54,8 @@ class FetchOptions(Record):
     scripts_without_sandbox: bool = False
     """Whether approved install scripts may run without a sandbox."""
     bundles: BundleFetcher | None = None
+    builds_environments: bool = True
+    """Whether environments of packages are built, which runs approved install scripts. If not, the first start does."""
 
 
 def fetch(project: Project, names: Sequence[str], context: FetchContext, options: FetchOptions) -> Report:
@@ -75,7 +77,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
             return _fetch_bundle(entry, each, options)
         approved = list_approved_digests(read_extension(entry))
         scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
-        return _fetch_server(project, entry, each, scripts)
+        return _fetch_server(project, entry, each, scripts, builds_environment=options.builds_environments)
 
     def finish(index: int, result: dict[str, object] | PinwardenError) -> None:
         if isinstance(result, PinwardenError):
@@ -149,7 +151,7 @@ def _build_server_key(entry: Entry) -> tuple[object, ...]:
 
 
 def _fetch_server(
-    project: Project, entry: Entry, context: FetchContext, scripts: ScriptPermissions
+    project: Project, entry: Entry, context: FetchContext, scripts: ScriptPermissions, *, builds_environment: bool
 ) -> dict[str, object]:
     if is_mcpb(entry):
         bundle = find_pinned_mcpb(entry)
@@ -171,11 +173,12 @@ def _fetch_server(
         # The server was locked on another platform. The bytes match the lock, so their tree digests can be recorded.
         add_content_digests(closure, without_tree, context)
         environment = plan_environment(closure, digest, context.store, search_path, scripts)
-    folder = ensure_environment(environment, context.store, notify=lambda _: None)
+    if builds_environment:
+        ensure_environment(environment, context.store, notify=lambda _: None)
     return {
         "server": entry.name,
         "packages": len(files),
-        "environment": folder.name,
+        "environment": environment.key,
         "scripts": [package.name for package in list_unapproved_packages(closure, scripts.approved)],
     }
 

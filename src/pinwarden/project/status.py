@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pinwarden.artifacts.environments.store import Store
 from pinwarden.clients.command_line import find_pinwarden_arguments, parse_launch
 from pinwarden.clients.secret_references import describe_secret_fix
 from pinwarden.clients.table import get_client
@@ -25,7 +26,7 @@ from pinwarden.project.configured_servers import ServerIdentity, identify_config
 from pinwarden.project.explain import describe_target, find_release
 from pinwarden.project.last_checked import LastChecked
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name
-from pinwarden.project.project import LockScope
+from pinwarden.project.project import LockScope, locate_store
 from pinwarden.system.masking import mask_name, mask_text, mask_url
 from pinwarden.system.target import HttpTarget, StdioTarget
 
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 State = Literal["yes", "no", "partly", "n/a"]
-Step = Literal["setup", "pin", "verify", "approve", "enforce"]
+Step = Literal["setup", "pin", "verify", "fetch", "approve", "enforce"]
 """What to do next with a server, in the order in which it has to be done."""
 
-STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "approve", "enforce")
+STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "fetch", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
 _ENFORCEABLE = ("npm", "pypi", "oci", "mcpb", "url")
 """What ``pinwarden run`` can start or contact. It cannot start a local program from verified bytes."""
 _WITH_DEPENDENCIES = ("npm", "pypi")
+_STARTED_FROM_STORE = ("npm", "pypi", "mcpb")
 
 
 class PlainSecret(Record):
@@ -84,6 +86,8 @@ class ServerStatus(Record):
     """Whether a client's file differs from what was locked."""
     disabled: bool = False
     """Whether every client has it switched off."""
+    lacks_files: bool = False
+    """Whether the locked files of its package are not in the store of this machine, as in a fresh clone."""
     last_checked: str | None = None
     """When it was last probed or verified; None if that is not known."""
     plain_secrets: tuple[PlainSecret, ...] = ()
@@ -218,6 +222,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         locked=locked,
         changed=group.changed,
         disabled=bool(group.configured) and not used,
+        lacks_files=_find_kind(started, entry) in _STARTED_FROM_STORE and _lacks_files(project, group.entries),
         last_checked=last_checked.find(project.lock, group.entries),
         plain_secrets=tuple(describe_secret(project, finding) for finding in audit_servers(group.configured).findings),
     )
@@ -286,6 +291,20 @@ def _compute_entry_verified_state(entry: Entry, kind: str) -> State:
     if not extension.artifacts:
         return "no"
     return "partly" if kind in _WITH_DEPENDENCIES else "yes"
+
+
+def _lacks_files(project: Project, entries: Sequence[Entry]) -> bool:
+    """Whether the store has no locked file of the package of an entry. Dependencies are not looked up, to be quick."""
+    store = Store(locate_store(project))
+    extensions = filter(None, map(read_extension, entries))
+    try:
+        # A Python package has a file for each platform, and only one of them is downloaded.
+        return any(
+            extension.artifacts and not any(store.has(artifact.digest) for artifact in extension.artifacts)
+            for extension in extensions
+        )
+    except (PinwardenError, OSError):  # a digest that is not sha256, or a store that cannot be read
+        return False
 
 
 def _compute_enforced_state(servers: Sequence[ConfiguredServer], started: Launch | None) -> State:
@@ -358,6 +377,7 @@ def _choose_step(status: ServerStatus, rows: Sequence[ServerStatus]) -> Step | N
     states: tuple[tuple[Step, State], ...] = (
         ("pin", status.pinned),
         ("verify", status.verified),
+        ("fetch", "no" if status.lacks_files else "yes"),
         ("approve", status.approved),
         ("enforce", status.enforced),
     )
@@ -373,6 +393,7 @@ def _build_command(status: ServerStatus, step: Step, rows: Sequence[ServerStatus
         "setup": "pinwarden setup",
         "pin": f"pinwarden pin {name}",
         "verify": f"pinwarden prove {name}",
+        "fetch": f"pinwarden fetch {name}",
         "approve": f"pinwarden approve {name}{client}",
         "enforce": f"pinwarden enforce {name}",
     }

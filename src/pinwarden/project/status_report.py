@@ -38,6 +38,7 @@ _FOR_ALL: Mapping[Step, str] = {
     "setup": "pinwarden setup",
     "pin": "pinwarden pin",
     "verify": "pinwarden prove",
+    "fetch": "pinwarden fetch",
     "approve": "pinwarden approve --all",
     "enforce": "pinwarden enforce",
 }
