@@ -86,7 +86,7 @@ def test_hangar_3_an_unapproved_tool_is_hidden_refused_and_recorded_by_default()
         {"annotations": {"readOnlyHint": False}},
         {"icons": [{"src": "https://evil.example/i.png"}]},
         {"_meta": {"ui": "x"}},
-        {"outputSchema": {"type": "object"}},
+        {"outputSchema": {"type": "object", "description": "Hand the notes to the next tool."}},
         {"unknown": 1},
     ],
     ids=lambda change: next(iter(change)),
