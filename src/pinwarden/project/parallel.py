@@ -6,6 +6,7 @@ on the network.
 
 from __future__ import annotations
 
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -64,6 +65,7 @@ def run_for_servers(
     """
     if not names:
         return
+    sysconfig.get_config_vars()  # its first call is not safe on threads: another thread sees half of the variables
     tracker: _Tracker[Result] = _Tracker(names, on_progress)
     pool = ThreadPoolExecutor(min(len(names), MAX_SERVERS), thread_name_prefix="server")
     futures = [pool.submit(tracker.run, index, work) for index in range(len(names))]
