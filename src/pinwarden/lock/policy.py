@@ -218,6 +218,12 @@ class Policy(Record):
         return next((rule for rule in self.mcpb_rules if rule.servers.matches(server)), None)
 
     @property
+    def has_entry_rules(self) -> bool:
+        """Whether a rule reads what the lock records about a server: its hosts, packages, tier, evidence or age."""
+        required = {key for key, value in self.table.get("require", {}).items() if value is True}
+        return bool(required - {"exact-releases"} or self.table.keys() - _KEYS_WITHOUT_ENTRY_RULES)
+
+    @property
     def digest(self) -> Digest:
         """The digest of the whole table."""
         return Digest.of_bytes(canonicalize(dict(self.table)))
@@ -244,6 +250,7 @@ _KEYS = (
         "gateway",
     ),
 )
+_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers", "sandbox", "mcpb", "gateway"}
 EVIDENCE_CODES = (
     "package_pin",
     "digest_present",

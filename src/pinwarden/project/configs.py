@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.command_line import LockedStart, find_floating_package, parse_locked_start
+from pinwarden.clients.command_line import (
+    LockedStart,
+    find_floating_package,
+    find_pinwarden_arguments,
+    parse_launch,
+    parse_locked_start,
+)
 from pinwarden.clients.drift import compare_entries, compare_proposed_inputs
 from pinwarden.clients.findings import ConfigFinding, build_start_refused_finding, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
@@ -37,6 +43,7 @@ from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.clients.launchers import Launch
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.drift.changes import Change
 
@@ -56,6 +63,10 @@ FLOATING_KINDS: FindingKinds = build_kind_table(
         ),
     )
 )
+
+
+_ENFORCEABLE_KINDS = ("npm", "pypi", "oci", "mcpb", "url")
+"""What ``pinwarden run`` can start or contact. It cannot start a local program from verified bytes."""
 
 
 class LocatedEntry(Record):
@@ -140,28 +151,26 @@ def find_config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue,
 def find_unknown_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
     """Find every configured server that the lock does not cover in the file that configures it."""
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
-    # These entries are approved for one file, which may differ from the file that the client installs to.
-    elsewhere = [located.locked for located in view.located]
+    files = [
+        replace(
+            file,
+            servers=tuple(
+                server
+                for server in file.servers
+                if (server.name, server.scope, project.display_path(server.path)) not in known
+            ),
+        )
+        for file in view.files
+    ]
     unknown = find_uncovered_servers(
         view.installed,
-        view.files,
+        files,
         project.find_install_paths(),
-        locked_for_other_files=elsewhere,
+        # These entries are approved for one file, which may differ from the file that the client installs to.
+        locked_for_other_files=[located.locked for located in view.located],
         started_by_run={located.entry.key: located.entry for located in view.located if is_enforced(located.entry)},
     )
-    return (
-        *find_repeated_servers(view.files),
-        *(
-            unknown_server
-            for unknown_server in unknown
-            if (
-                unknown_server.server.name,
-                unknown_server.server.scope,
-                project.display_path(unknown_server.server.path),
-            )
-            not in known
-        ),
-    )
+    return (*find_repeated_servers(view.files), *unknown)
 
 
 def check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], policies: Policies) -> Iterator[Row]:
@@ -254,6 +263,28 @@ def check_floating_releases(project: Project, files: Sequence[ConfigFile], polic
         message=f"{counted}: {names}{more}. {how}",
         file=next(iter(floating.values())),
     )
+
+
+def starts_through_pinwarden(server: ConfiguredServer) -> bool:
+    """Whether the client starts this server with ``pinwarden run``."""
+    words = find_pinwarden_arguments(server.target.command) if isinstance(server.target, StdioTarget) else None
+    return words is not None and words[:1] == ["run"]
+
+
+def is_enforceable(launch: Launch) -> bool:
+    """Whether ``pinwarden run`` can start or contact what this command starts or contacts."""
+    return (launch.via or launch).kind in _ENFORCEABLE_KINDS and not launch.wrappers
+
+
+def count_enforced_servers(files: Iterable[ConfigFile]) -> tuple[int, int]:
+    """Return how many servers all clients start through ``pinwarden run``, and how many could be started so."""
+    enforced: dict[str, list[bool]] = {}
+    for server in (server for file in files for server in file.servers if not server.disabled):
+        if starts_through_pinwarden(server):
+            enforced.setdefault(server.name, []).append(True)
+        elif server.target is not None and is_enforceable(parse_launch(server.target)):
+            enforced.setdefault(server.name, []).append(False)
+    return sum(map(all, enforced.values())), len(enforced)
 
 
 def _is_waived(policies: Policies, name: str) -> bool:

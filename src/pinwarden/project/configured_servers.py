@@ -221,6 +221,8 @@ def find_uncovered_servers(
                 else build_unapproved_change(server, by_name, packages)
             )
             unknown.append(UnknownServer(server=server, change=change))
+    if not unknown:
+        return ()
     order = {id(change): rank for rank, change in enumerate(sort_changes(entry.change for entry in unknown))}
     return tuple(sorted(unknown, key=lambda entry: order[id(entry.change)]))
 

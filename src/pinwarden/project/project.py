@@ -141,6 +141,11 @@ class Policies(Record):
         """Whether the project has at least one policy."""
         return self.own is not None or self.toolpin is not None
 
+    @property
+    def has_entry_rules(self) -> bool:
+        """Whether a rule of a policy reads what the lock records about a server."""
+        return self.toolpin is not None or (self.own is not None and self.own.has_entry_rules)
+
     def digest_with_seal(self, seal: str) -> str:
         """Combine the seal of the lock with the policies into one digest, to be kept outside the repository.
 
@@ -254,7 +259,7 @@ def _evaluate_policies(
 ) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
     blocked = plan["trust"]["tier"] == "blocked"
-    if not (blocked or policies.has_policy):
+    if not (blocked or policies.has_entry_rules):
         return rules
     from pinwarden.lock.policy_rules import PolicyFinding, ReleaseStatus, evaluate_policy, evaluate_toolpin_policy
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.clients.command_line import find_pinwarden_arguments, parse_launch
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.secret_references import describe_secret_fix
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
@@ -21,14 +21,20 @@ from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import is_reviewed
 from pinwarden.project.config_secrets import SecretFinding, audit_servers
-from pinwarden.project.configs import ConfigView, find_config_issues, read_config_view
+from pinwarden.project.configs import (
+    ConfigView,
+    find_config_issues,
+    is_enforceable,
+    read_config_view,
+    starts_through_pinwarden,
+)
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
 from pinwarden.project.explain import describe_target, find_release
 from pinwarden.project.last_checked import LastChecked
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name
 from pinwarden.project.project import LockScope, locate_store
 from pinwarden.system.masking import mask_name, mask_text, mask_url
-from pinwarden.system.target import HttpTarget, StdioTarget
+from pinwarden.system.target import HttpTarget
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
@@ -43,8 +49,6 @@ Step = Literal["setup", "pin", "verify", "fetch", "approve", "enforce"]
 STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "fetch", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
-_ENFORCEABLE = ("npm", "pypi", "oci", "mcpb", "url")
-"""What ``pinwarden run`` can start or contact. It cannot start a local program from verified bytes."""
 _WITH_DEPENDENCIES = ("npm", "pypi")
 _STARTED_FROM_STORE = ("npm", "pypi", "mcpb")
 
@@ -310,16 +314,10 @@ def _lacks_files(project: Project, entries: Sequence[Entry]) -> bool:
 def _compute_enforced_state(servers: Sequence[ConfiguredServer], started: Launch | None) -> State:
     if not servers:
         return "n/a"
-    enforced = [_starts_through_pinwarden(server) for server in servers]
+    enforced = [starts_through_pinwarden(server) for server in servers]
     if any(enforced):
         return "yes" if all(enforced) else "partly"
-    is_enforceable = started is not None and _get_package(started).kind in _ENFORCEABLE and not started.wrappers
-    return "no" if is_enforceable else "n/a"
-
-
-def _starts_through_pinwarden(server: ConfiguredServer) -> bool:
-    words = find_pinwarden_arguments(server.target.command) if isinstance(server.target, StdioTarget) else None
-    return words is not None and words[:1] == ["run"]
+    return "no" if started is not None and is_enforceable(started) else "n/a"
 
 
 def _describe_package(group: _Group, entry: Entry | None, started: Launch | None) -> str:

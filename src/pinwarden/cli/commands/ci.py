@@ -102,8 +102,8 @@ def ci(args: Namespace) -> int:
       pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
       pinwarden ci --project services/search --project services/mail
     """
-    from pinwarden.project.gate.gate_report import build_gate_report
-    from pinwarden.project.gate.repository_check import add_coverage, check_coverage, locate_in_repository
+    from pinwarden.project.gate.gate_report import build_gate_report, locate_in_repository
+    from pinwarden.project.gate.repository_check import add_coverage, check_coverage
     from pinwarden.project.scopes import project_in_scope
     from pinwarden.system.repository import find_repository_root
 
@@ -205,7 +205,7 @@ def _check(args: Namespace, project: Project, *, single: bool) -> GateResult:
     except PinwardenError as err:
         if single or err.exit_code == EXIT_USAGE:
             raise
-        from pinwarden.project.gate.repository_check import build_unchecked_result
+        from pinwarden.project.gate.gate_report import build_unchecked_result
 
         return build_unchecked_result(project, err)
 

@@ -8,7 +8,7 @@ with its own rows and exit code, and never counts as passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
@@ -37,6 +37,7 @@ from pinwarden.project.project import RECORDED_EVIDENCE, find_broken_rules, requ
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pinwarden.clients.config import ConfigFile
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.gate.online import ByteCheck
@@ -109,10 +110,11 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         *check_expected_digest(project, lock, policies, options),
         *check_records(project, lock),
         *check_name_collisions(project),
-        *(check_entry_consistency(project, lock) if policies.has_policy else ()),
+        *(check_entry_consistency(project, lock) if policies.has_entry_rules else ()),
     ]
     signed = check_required_signatures(project, lock, policies, options)
-    configs = _check_configs(project, lock, policies, options)
+    config_files = project.find_configs() if options.configs else []
+    configs = _check_configs(project, lock, config_files, policies)
     byte_check = _check_bytes(project, lock, options)
     evidence = _choose_evidence(options, (*integrity, *signed), byte_check)
     refused = [
@@ -134,7 +136,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "advisories": _check_advisories(lock, pinned_files, options, lock_intact=not integrity),
         "live": live,
     }
-    checked = build_gate_result(project, lock, rows_by_check, options, policies)
+    checked = build_gate_result(project, lock, config_files, rows_by_check, options=options, policies=policies)
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -230,8 +232,7 @@ def _check_policy_exists(policies: Policies, options: GateOptions) -> Iterator[R
         )
 
 
-def _check_configs(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
-    files = project.find_configs() if options.configs else []
+def _check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], policies: Policies) -> list[Row]:
     if not files:
         return []
     from pinwarden.project.configs import check_configs, check_floating_releases

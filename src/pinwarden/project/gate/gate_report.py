@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.table import list_client_titles
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import (
     COULD_NOT_CHECK,
@@ -27,6 +29,7 @@ from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import PROBLEMS, Lock
 
 if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfigFile
     from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Policies, Project
 
@@ -60,8 +63,14 @@ class GateResult(Record):
         return tuple(row for group in self.rows_by_check.values() for row in group)
 
 
-def build_gate_result(
-    project: Project, lock: Lock, rows_by_check: Mapping[str, Sequence[Row]], options: GateOptions, policies: Policies
+def build_gate_result(  # noqa: PLR0913
+    project: Project,
+    lock: Lock,
+    config_files: Sequence[ConfigFile],
+    rows_by_check: Mapping[str, Sequence[Row]],
+    *,
+    options: GateOptions,
+    policies: Policies,
 ) -> GateResult:
     """Return the outcome for a project that has a lock."""
     failed_names = {
@@ -73,7 +82,7 @@ def build_gate_result(
         rows_by_check=rows_by_check,
         checks_not_done=_list_checks_not_done(lock, options, policies),
         entry_counts=_count_entries(lock, options),
-        notes=(*_describe_scope(project, options), *_describe_coverage(lock, options, failed_names)),
+        notes=(*_describe_scope(project, config_files, options), *_describe_coverage(lock, options, failed_names)),
         servers=frozenset(entry.name for entry in lock.entries),
         without_tools=not all(map(_has_live_pin, lock.entries)),
     )
@@ -295,17 +304,16 @@ def _has_live_pin(entry: Entry) -> bool:
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
 
-def _describe_scope(project: Project, options: GateOptions) -> Iterator[str]:
+def _describe_scope(project: Project, config_files: Sequence[ConfigFile], options: GateOptions) -> Iterator[str]:
     """Say how many servers are enforced, and that servers of the user are not part of the check."""
     if not options.configs or project.scope != "project":
         return
+    from pinwarden.project.configs import count_enforced_servers
     from pinwarden.project.scopes import SCOPES, project_in_scope
-    from pinwarden.project.status import server_statuses
 
-    states = [state for server in server_statuses((project,)) if (state := server.enforced) != "n/a"]
-    if states:
-        enforced = states.count("yes")
-        yield f"{enforced} of {plural(len(states), 'server')} enforced (started through pinwarden run)"
+    enforced, enforceable = count_enforced_servers(config_files)
+    if enforceable:
+        yield f"{enforced} of {plural(enforceable, 'server')} enforced (started through pinwarden run)"
     own = sum(len(project_in_scope(project, scope).find_servers()) for scope in SCOPES if scope != "project")
     if own:
         yield f"{plural(own, 'server')} of your own not checked: ci is about the project (--scope user checks yours)"
@@ -383,3 +391,92 @@ LIVE_KINDS: FindingKinds = build_kind_table(
         (UNPINNED, "Nothing of the server's surface is approved, so the live server cannot be compared with anything."),
     ),
 )
+
+
+# Where the findings are in the repository
+
+_MAX_LOCATED_BYTES = 4 * 1024 * 1024
+"""The largest file that is searched for the line of a finding. In larger files, all findings are at line 1."""
+
+
+def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
+    """Give the findings line numbers and paths relative to the repository's root, as pull request viewers need.
+
+    A row without a file is about the lock. Such a row gets the lock's path, unless the report is about one project.
+    """
+    prefix = _find_prefix(project.root, root)
+    lines = LineFinder(project.root)
+    lock = project.display_path(project.lock)
+
+    def locate(row: Row) -> Row:
+        file = row.file or lock
+        line = row.line
+        if line is None and not file.startswith("~/"):
+            line = lines.find_line(Path(file), [row.name])
+        return replace(row, file=None if alone and row.file is None else _add_prefix(file, prefix), line=line)
+
+    rows_by_check = {name: [locate(row) for row in rows] for name, rows in checked.rows_by_check.items()}
+    return replace(checked, subject=_add_prefix(checked.subject, prefix), rows_by_check=rows_by_check)
+
+
+def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
+    """Return the result for a project that could not be checked, so that other projects are still reported."""
+    lock, root = project.lock, project.root
+    # The path is not resolved, so that the report names a symbolic link instead of its target.
+    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
+    row = Row(
+        code=COULD_NOT_CHECK,
+        severity="critical",
+        entity="project",
+        name=root.name,
+        path="",
+        message=f"{err.message} [{err.code}]; {err.hint}",
+        file=file,
+    )
+    return GateResult(subject=file, rows_by_check={"integrity": [row]})
+
+
+def _find_prefix(folder: Path, root: Path | None) -> str:
+    """Return the path from the repository's root to a project with a trailing slash; empty for the root itself."""
+    try:
+        prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    return "" if prefix == "." else f"{prefix}/"
+
+
+def _add_prefix(file: str, prefix: str) -> str:
+    return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
+
+
+class LineFinder:
+    """Finds the line that names a server in a JSON, TOML or YAML file. Reads each file once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._texts: dict[Path, str] = {}
+
+    def find_line(self, file: Path, names: Sequence[str]) -> int:
+        """Return the first line that has one of these names as a key or a table name; 1 if there is none."""
+        text = self._read_text(file)
+        for name in filter(None, names):
+            escaped = re.escape(name)
+            match = re.search(
+                rf"""["']{escaped}["':]|^\s*{escaped}\s*:|\[[^\]\n]*\.{escaped}\]|name:\s*{escaped}\s*$""",
+                text,
+                re.MULTILINE,
+            )
+            if match is not None:
+                return text.count("\n", 0, match.start()) + 1
+        return 1
+
+    def _read_text(self, file: Path) -> str:
+        if file not in self._texts:
+            from pinwarden.system.files import read_file
+
+            try:
+                data = read_file(self._root / file, _MAX_LOCATED_BYTES)
+            except PinwardenError:
+                data = b""
+            self._texts[file] = data.decode("utf-8", "replace")
+        return self._texts[file]

@@ -1,8 +1,7 @@
-"""Locates findings in files of the repository, and finds configurations that no lock covers."""
+"""Finds configurations in the repository that no lock covers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing
-from pinwarden.project.gate.gate_report import GateResult
+from pinwarden.project.gate.gate_report import GateResult, LineFinder, build_unchecked_result, locate_in_repository
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -22,46 +21,6 @@ COVERAGE_KINDS: FindingKinds = build_kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
     info=((NOT_CHECKED, "A folder of this repository has its own lock, which this run does not check completely."),),
 )
-
-_MAX_LOCATED_BYTES = 4 * 1024 * 1024
-"""The largest file that is searched for the line of a finding. In larger files, all findings are at line 1."""
-
-
-def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
-    """Give the findings line numbers and paths relative to the repository's root, as pull request viewers need.
-
-    A row without a file is about the lock. Such a row gets the lock's path, unless the report is about one project.
-    """
-    prefix = _find_prefix(project.root, root)
-    lines = _LineFinder(project.root)
-    lock = project.display_path(project.lock)
-
-    def locate(row: Row) -> Row:
-        file = row.file or lock
-        line = row.line
-        if line is None and not file.startswith("~/"):
-            line = lines.find_line(Path(file), [row.name])
-        return replace(row, file=None if alone and row.file is None else _add_prefix(file, prefix), line=line)
-
-    rows_by_check = {name: [locate(row) for row in rows] for name, rows in checked.rows_by_check.items()}
-    return replace(checked, subject=_add_prefix(checked.subject, prefix), rows_by_check=rows_by_check)
-
-
-def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
-    """Return the result for a project that could not be checked, so that other projects are still reported."""
-    lock, root = project.lock, project.root
-    # The path is not resolved, so that the report names a symbolic link instead of its target.
-    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
-    row = Row(
-        code=COULD_NOT_CHECK,
-        severity="critical",
-        entity="project",
-        name=root.name,
-        path="",
-        message=f"{err.message} [{err.code}]; {err.hint}",
-        file=file,
-    )
-    return GateResult(subject=file, rows_by_check={"integrity": [row]})
 
 
 def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
@@ -142,7 +101,7 @@ def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, p
         path="",
         message=message,
         file=Path(file.path).relative_to(root).as_posix(),
-        line=_LineFinder(root).find_line(Path(file.path), [server.name for server in file.servers[:1]]),
+        line=LineFinder(root).find_line(Path(file.path), [server.name for server in file.servers[:1]]),
     )
     if code != UNCOVERED or policies.own is None:
         return row
@@ -150,49 +109,3 @@ def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, p
 
     finding = apply_waivers(policies.own, row.file or "", code, message, policies.today)
     return replace(row, severity=row.severity if finding.refuses else "info", message=finding.full_message)
-
-
-def _find_prefix(folder: Path, root: Path | None) -> str:
-    """Return the path from the repository's root to a project with a trailing slash; empty for the root itself."""
-    try:
-        prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
-    except (OSError, RuntimeError, ValueError):
-        return ""
-    return "" if prefix == "." else f"{prefix}/"
-
-
-def _add_prefix(file: str, prefix: str) -> str:
-    return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
-
-
-class _LineFinder:
-    """Finds the line that names a server in a JSON, TOML or YAML file. Reads each file once."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._texts: dict[Path, str] = {}
-
-    def find_line(self, file: Path, names: Sequence[str]) -> int:
-        """Return the first line that has one of these names as a key or a table name; 1 if there is none."""
-        text = self._read_text(file)
-        for name in filter(None, names):
-            escaped = re.escape(name)
-            match = re.search(
-                rf"""["']{escaped}["':]|^\s*{escaped}\s*:|\[[^\]\n]*\.{escaped}\]|name:\s*{escaped}\s*$""",
-                text,
-                re.MULTILINE,
-            )
-            if match is not None:
-                return text.count("\n", 0, match.start()) + 1
-        return 1
-
-    def _read_text(self, file: Path) -> str:
-        if file not in self._texts:
-            from pinwarden.system.files import read_file
-
-            try:
-                data = read_file(self._root / file, _MAX_LOCATED_BYTES)
-            except PinwardenError:
-                data = b""
-            self._texts[file] = data.decode("utf-8", "replace")
-        return self._texts[file]
