@@ -10,7 +10,7 @@ import pytest
 from pinwarden.cli.questions import choice_letters
 from tests.cli.terminal import AtTerminal
 
-_CHOICES = "[y]es [s]how s[k]ip [a]ll [q]uit (Enter = yes): "
+_CHOICES = "[y]es [s]how s[k]ip a[l]l [q]uit (Enter = yes): "
 _PROGRAM = (
     "from pinwarden.cli.questions import ask; "
     "print('answer:', ask('Pin notes?', ['yes', 'show', 'skip', 'all', 'quit'], 'yes'))"
@@ -62,11 +62,8 @@ def test_keys_pressed_before_the_question_are_no_answer(tmp_path: Path) -> None:
         assert terminal.ends() == 0
 
 
-def test_every_choice_has_a_letter_of_its_own() -> None:
-    assert choice_letters(["yes", "show", "skip", "all", "quit"]) == {
-        "yes": "y",
-        "show": "s",
-        "skip": "k",
-        "all": "a",
-        "quit": "q",
-    }
+def test_a_letter_means_the_same_in_every_question() -> None:
+    assert choice_letters(["approve", "skip", "quit"]) == {"approve": "a", "skip": "k", "quit": "q"}
+    assert choice_letters(["approve", "all", "show", "skip"]) == {"approve": "a", "all": "l", "show": "s", "skip": "k"}
+    with pytest.raises(ValueError, match="same letter"):
+        choice_letters(["skip", "show", "stop"])

@@ -790,7 +790,7 @@ def test_a_person_reviews_pending_changes_interactively(locked: ReviewWorld) -> 
         env={**os.environ, "SOURCE_DATE_EPOCH": str(NOW)},
     )
     os.close(terminal)
-    os.write(controller, b"?\nd\ns\na\nthey asked for it\na\nr\n\n")
+    os.write(controller, b"?\ns\nk\na\nthey asked for it\na\nr\n\n")
     out, err = process.communicate(timeout=240)
     os.close(controller)
     assert process.returncode == 0, err
@@ -803,8 +803,8 @@ def test_a_person_reviews_pending_changes_interactively(locked: ReviewWorld) -> 
     assert b"  1 tool added:\n    read()" in out
     assert out.count(b"1 change approved by reviewer") == 1
     assert out.endswith(b"1 approved, 1 rejected; 1 change still to review\n")
-    assert err.count(b"approve (a), reject (r), definition (d), skip (s), quit (q)?") == 4
-    assert err.count(b"reject (r), definition (d)") == 6  # two of them where no approval is offered
+    assert err.count(b"[a]pprove [r]eject [s]how s[k]ip [q]uit: ") == 4
+    assert err.count(b"[r]eject [s]how") == 6  # two of them where no approval is offered
     assert [event[1:] for event in locked.events()] == [
         ("search", "reviewer", "they asked for it"),
         ("twice", "reviewer", "reviewed"),

@@ -13,6 +13,8 @@ QUIT = "quit"
 
 
 _ROOM_FOR_ANSWER = "answer"
+_LETTERS = {"skip": "k", "all": "l"}
+"""The letters of choices that do not have their first letter. A letter means the same in every question."""
 
 
 def can_ask() -> bool:
@@ -23,10 +25,10 @@ def can_ask() -> bool:
 def ask(question: str, choices: Sequence[str], default: str | None) -> str:
     """Ask until the answer is one of the choices, and return that choice.
 
-    Each choice is one lower-case word. A person answers with the word or with its letter: the first in the word that is
-    not the letter of an earlier choice. The default is the answer of the Enter key alone; without one, Enter asks
-    again. The end of the input is the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that were
-    pressed before the question was shown are discarded: they cannot be an answer to it.
+    Each choice is one lower-case word. A person answers with the word or with its letter, which is the same in every
+    question. The default is the answer of the Enter key alone; without one, Enter asks again. The end of the input is
+    the answer ``QUIT``. Ctrl-C raises KeyboardInterrupt after a line end. Keys that were pressed before the question
+    was shown are discarded: they cannot be an answer to it.
     """
     letters = choice_letters(choices)
     answers = {letter: choice for choice, letter in letters.items()} | {choice: choice for choice in choices}
@@ -67,10 +69,10 @@ def read_line(prompt: str) -> str:
 
 
 def choice_letters(choices: Sequence[str]) -> dict[str, str]:
-    """Return the letter of each choice: "show" and "skip" become s and k."""
-    letters: dict[str, str] = {}
-    for choice in choices:
-        letters[choice] = next(letter for letter in choice if letter not in letters.values())
+    """Return the letter of each choice: "show" and "skip" become s and k. Raises ValueError if two have the same."""
+    letters = {choice: _LETTERS.get(choice, choice[0]) for choice in choices}
+    if len(set(letters.values())) < len(letters):
+        raise ValueError(f"two of these choices have the same letter: {', '.join(choices)}")
     return letters
 
 

@@ -22,7 +22,7 @@ from pinwarden.cli.project_arguments import (
     find_current_project,
     read_database,
 )
-from pinwarden.cli.questions import QUIT, read_line
+from pinwarden.cli.questions import QUIT, ask, read_line
 from pinwarden.cli.render.surface_text import read_report_changes, render_changes
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from pinwarden.project.lock import Approver
     from pinwarden.project.project import Project
 
-_QUESTION = "reject (r), definition (d), skip (s), quit (q)? "
-_ANSWERS = {"a": APPROVED, "r": "rejected", "s": SKIPPED}
-_ANSWER_WORDS = {"approve": "a", "reject": "r", "definition": "d", "skip": "s", "quit": "q"}
+_OUTCOMES = {"approve": APPROVED, "reject": "rejected", "skip": SKIPPED}
+"""What becomes of a change, by the answer."""
 _ERRORS_OF_ONE_CHANGE = (
     "REVIEW_STALE",
     "SURFACE_INVALID",
@@ -280,17 +279,17 @@ def _decide_all(
     state: GatewayState, project: Project, names: Sequence[str], approver: Approver
 ) -> tuple[dict[str, int], bool]:
     """Ask about each change. Returns how many changes got each decision, and False if the person quit."""
-    decided = dict.fromkeys(_ANSWERS.values(), 0)
+    decided = dict.fromkeys(_OUTCOMES.values(), 0)
     for position, name in enumerate(names, 1):
         answer = _decide(state, project, name, approver, heading=f"{position} of {len(names)}  ")
-        if answer == "q":
+        if answer == QUIT:
             return decided, False
-        decided[_ANSWERS[answer]] += 1
+        decided[_OUTCOMES[answer]] += 1
     return decided, True
 
 
 def _decide(state: GatewayState, project: Project, name: str, approver: Approver, heading: str) -> str:
-    """Show one change and ask about it. Returns the letter of the answer; "s" (skip) if the decision failed."""
+    """Show one change and ask about it. Returns the answer; ``skip`` if the decision failed."""
     from pinwarden.gateway.review import show_review
 
     try:
@@ -298,16 +297,17 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
         sys.stdout.write("\n")
         _print_review(report, heading=heading)
         answer = _ask_decision(report)
-        if answer in ("a", "r"):
-            reason = approver.why or _ask_reason(needed=answer == "a" and report.facts["review"]["level"] == "critical")
+        if answer in ("approve", "reject"):
+            is_critical = report.facts["review"]["level"] == "critical"
+            reason = approver.why or _ask_reason(needed=answer == "approve" and is_critical)
             if not reason:
-                return "q"
+                return QUIT
             _record_decision(state, project, name, answer, replace(approver, why=reason))
     except PinwardenError as err:
         if err.code not in _ERRORS_OF_ONE_CHANGE:
             raise
         sys.stderr.write(wrap(f"{name}: {err.message} [{err.code}]"))
-        return "s"
+        return "skip"
     return answer
 
 
@@ -316,7 +316,7 @@ def _record_decision(state: GatewayState, project: Project, name: str, answer: s
     from pinwarden.gateway.review import approve_reviews, reject_reviews
     from pinwarden.system.clock import now
 
-    if answer == "a":
+    if answer == "approve":
         # The warnings were shown together with the definition.
         report = approve_reviews(state, project, [name], replace(approver, approves_warnings=True), now())
     else:
@@ -325,17 +325,13 @@ def _record_decision(state: GatewayState, project: Project, name: str, answer: s
 
 
 def _ask_decision(report: Report) -> str:
+    """Ask about one change. The answer ``show`` prints its complete definition, and then asks again."""
     can_be_approved = report.facts["approval_goes_to"] is not None
-    while True:
-        line = read_line(f"approve (a), {_QUESTION}" if can_be_approved else _QUESTION)
-        typed = line.strip().lower()
-        answer = _ANSWER_WORDS.get(typed, typed)  # full words only: "abort" must not approve
-        if answer == "d":
-            _print_definition(report)
-        elif not line or answer == "q":
-            return "q"
-        elif answer in _ANSWERS and (can_be_approved or answer != "a"):
-            return answer
+    question = "Approve this change?" if can_be_approved else "Reject this change?"
+    choices = (*(("approve",) if can_be_approved else ()), "reject", "show", "skip", QUIT)
+    while (answer := ask(question, choices, None)) == "show":
+        _print_definition(report)
+    return answer
 
 
 def _ask_reason(*, needed: bool) -> str:
