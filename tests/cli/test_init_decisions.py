@@ -66,7 +66,7 @@ class TestASecondInit:
         assert outcome.code == 1
         assert "rogue_entry" in outcome.out
         assert "helper@1.0.0" in outcome.out
-        assert "--accept helper" in outcome.out
+        assert "pinwarden approve helper" in outcome.out
         assert world.lock.read_bytes() == before
         assert world.failures() == [("rogue_entry", "helper")]
 
@@ -140,7 +140,7 @@ def test_a_first_init_does_not_lock_a_command_that_downloads_and_runs_code(world
     world.configure({"notes": NOTES, "evil": EVIL})
     outcome = world.run("init")
     assert outcome.code == 1
-    assert "If that is intended, accept it: pinwarden init --accept evil" in " ".join(outcome.out.split())
+    assert "If that is intended: pinwarden approve evil" in " ".join(outcome.out.split())
     assert set(locked(world)) == {"notes:claude"}
     assert world.failures() == [("rogue_entry", "evil")]
 
@@ -230,8 +230,7 @@ class TestTextNotApprovedYet:
         assert (outcome.code, set(locked(world))) == (1, {"other:claude"}), outcome
         output = " ".join(outcome.out.split())
         assert "exfiltration" in output
-        assert "its surface looks like an attack. If you reviewed it and accept it: pinwarden init" in output
-        assert "pinwarden init --allow-execute --accept notes" in output
+        assert "its surface looks like an attack. To review it: pinwarden approve notes" in output
         report = json.loads(world.run("init", "--allow-execute", "--accept-all", "--format", "json").out)
         assert {row["code"] for row in report["findings"]} >= {"not_locked", "exfiltration"}
 

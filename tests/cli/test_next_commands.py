@@ -184,7 +184,7 @@ def unreadable(world: NextWorld) -> tuple[str, str]:
 def undecided(world: NextWorld) -> tuple[str, str]:
     world.lock(now=harmless())
     world.configure(now=harmless("later"))
-    return "init", "pinwarden init --accept now"
+    return "init", "pinwarden approve now"
 
 
 def scanned(world: NextWorld) -> tuple[str, str]:
@@ -256,4 +256,4 @@ def test_setup_downloads_the_locked_files_that_a_fresh_clone_lacks(world: NextWo
     assert "1 server ready to run, 0 not" in outcome.out, outcome
     assert (world.root / "mcp-lock.json").read_bytes() == lock
     assert world.run("status").out.endswith("Next: pinwarden approve notes\n")
-    assert "The bytes of every package are verified." in world.run("setup", "--yes").out
+    assert "The bytes of every locked package are verified." in world.run("setup", "--yes").out

@@ -33,6 +33,7 @@ from pinwarden.project.lock import (
     probed_release,
     with_approved_surface,
 )
+from pinwarden.project.next_step import quote_name
 from pinwarden.project.policy_commands import write_default_policy
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
@@ -147,8 +148,8 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
     critical = [finding for finding in check_server(server.server) if finding.severity == CRITICAL]
     if not critical:
         return server
-    command = f"pinwarden init {server.accept_option}"
-    return replace(server, refused=f"{critical[0].message} If that is intended, accept it: {command}")
+    command = f"pinwarden approve {quote_name(server.server.name)}"
+    return replace(server, refused=f"{critical[0].message} If that is intended: {command}")
 
 
 def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) -> DiscoveredServer:
@@ -161,8 +162,8 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     server = replace(server, status=status)
     open_warnings = bool(status.scan_warnings) and not server.warnings_approved
     if open_warnings and status.state in ("first", "new"):
-        command = f"pinwarden init --allow-execute {server.accept_option}"
-        reason = f"its surface looks like an attack. If you reviewed it and accept it: {command}"
+        command = f"pinwarden approve {quote_name(server.server.name)}"
+        reason = f"its surface looks like an attack. To review it: {command}"
         return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
     return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)

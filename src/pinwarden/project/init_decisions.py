@@ -16,7 +16,6 @@ from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
 from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
 from pinwarden.project.configured_entry import find_started_entry
 from pinwarden.surface.drift.changes import build_change_row
@@ -203,12 +202,6 @@ class DiscoveredServer(Record):
     def is_undecided(self) -> bool:
         """Whether the user must accept the server before it can be locked."""
         return self.refused is None and not self.accepted and self.status.state in ("new", "changed")
-
-    @property
-    def accept_option(self) -> str:
-        """The option of ``pinwarden init`` that accepts this server."""
-        warnings = f" {APPROVE_WARNINGS_OPTION}" if self.status.scan_warnings else ""
-        return f"--accept {shlex.quote(self.server.name)}{warnings}"
 
 
 def _accept(server: DiscoveredServer) -> DiscoveredServer:

@@ -14,6 +14,7 @@ from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_rea
 from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
+from pinwarden.project.next_step import quote_name
 from pinwarden.project.scopes import describe_own_lock
 from pinwarden.project.status_report import choose_command_in_scope
 from pinwarden.system.masking import mask_name
@@ -147,9 +148,8 @@ def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int
 
 def _build_notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
-        names = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
-        written = "what you accepted was written" if discovery.written_keys else "nothing was written"
-        yield f"{written}; accept what is new or different with {names}"
+        written = "only what you agreed to was written" if discovery.written_keys else "nothing was written"
+        yield f"{written}; to see what is new or different, and decide: {_format_approve_command(discovery)}"
         return
     if not discovery.servers or any(file.fault for file in discovery.files):
         yield f"searched the configuration files of {', '.join(list_client_titles())}"
@@ -200,12 +200,17 @@ def _describe_redacted(server: DiscoveredServer) -> Iterator[str]:
 
 def _choose_next_command(discovery: Discovery) -> str | None:
     if discovery.undecided:
-        options = " ".join(dict.fromkeys(server.accept_option for server in discovery.undecided))
-        return f"pinwarden init {options}"
+        return _format_approve_command(discovery)
     locked = [server for server in discovery.servers if server.refused is None]
     if any(file.fault for file in discovery.files):
         return "pinwarden doctor"
     return choose_command_in_scope(discovery.project) if locked else None
+
+
+def _format_approve_command(discovery: Discovery) -> str:
+    """Return the command that asks about every server that needs a decision."""
+    names = dict.fromkeys(quote_name(server.server.name) for server in discovery.undecided)
+    return " ".join(["pinwarden approve", *names])
 
 
 def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:

@@ -91,13 +91,13 @@ def init(args: Namespace) -> int:
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
-    return ask_about_undecided(discovery, approver)
+    return ask_about_undecided(discovery, approver)[0]
 
 
-def ask_about_undecided(discovery: Discovery, approver: Approver) -> Discovery:
+def ask_about_undecided(discovery: Discovery, approver: Approver) -> tuple[Discovery, bool]:
     """Ask about each new or changed server. Each accepted one is written at once, so an interruption loses no answer.
 
-    After ``quit``, the other servers stay undecided.
+    Returns False with the result if the answer was ``quit``. The other servers then stay undecided.
     """
     from pinwarden.cli.questions import QUIT, ask, quote_server
     from pinwarden.cli.render.text import render_rows
@@ -110,7 +110,7 @@ def ask_about_undecided(discovery: Discovery, approver: Approver) -> Discovery:
         question = f"Lock {quote_server(server.server.name)} for {get_client(server.server.client).title} as it is now?"
         answer = ask(question, ("yes", "no", QUIT), "no")
         if answer == QUIT:
-            break
+            return discovery, False
         if answer == "yes":
             discovery = lock_accepted(discovery, server.key, now=now(), approver=approver)
-    return discovery
+    return discovery, True
