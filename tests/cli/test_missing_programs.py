@@ -46,10 +46,27 @@ def test_setup_names_them_before_the_first_question(world: BareWorld) -> None:
         terminal.types("q\n")
         terminal.ends()
     assert shown is not None
-    assert "Node.js with npm is not installed, but needed by: notes. To install it: brew install node" in shown
-    assert (
-        "Docker or Podman is not installed, but needed by: search. To install it: brew install --cask docker" in shown
-    )
+    left_out = "Setup leaves out this server until it is. To install it: brew install"
+    assert f"Node.js with npm is not installed, but needed by: notes. {left_out} node" in shown
+    assert f"Docker or Podman is not installed, but needed by: search. {left_out} --cask docker" in shown
+
+
+def test_setup_leaves_out_the_servers_that_need_them_and_says_how_to_continue(world: BareWorld) -> None:
+    world.install("brew")
+    world.configure(now=harmless(), notes=NOTES)
+    with world.at_terminal("setup", columns=200) as terminal:
+        shown = terminal.until_question()
+        assert shown is not None
+        assert "Start or contact 1 server to read the tools?" in shown
+        terminal.types("y\n")
+        assert "Approve 'now'?" in (terminal.until_question() or "")
+        terminal.types("a\n")
+        assert terminal.until_question() is None
+        rest = terminal.shown
+    assert "notes: start" not in rest
+    assert "pinwarden prove" not in rest
+    assert "To continue with notes, install Node.js with npm, and then run: pinwarden setup" in rest
+    assert "Next: brew install node" in rest
 
 
 def test_doctor_names_them_with_the_launcher_or_without(world: BareWorld) -> None:

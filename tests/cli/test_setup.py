@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,7 @@ class TestInterruption:
             assert interrupted == [
                 "Go ahead with",
                 "Write these releases",
+                "Download and hash",
                 "Start or contact",
                 "Approve 'thinking'?",
                 "Approve 'weather'?",
@@ -216,13 +217,19 @@ class TestChoices:
             assert states(world)["approved"] == {"no"}
             assert world.client_files() == files
             unseen = "Approve also the other 2 servers, without looking at their tools: 'forecast', 'weather'?"
+            plan, shown = "Go ahead with this plan?", iter(("show\n", "yes\n"))
             everything = play(
                 world,
                 "setup",
-                answer=lambda asked: {"Approve 'climate'?": "all\n", unseen: "yes\n"}.get(asked, YES),
+                answer=lambda asked: (
+                    next(shown) if asked == plan else {"Approve 'climate'?": "all\n", unseen: "yes\n"}.get(asked, YES)
+                ),
             )
             assert everything.code == 0, everything.screen
-            assert everything.questions == ["Go ahead with this plan?", "Approve 'climate'?", unseen]
+            assert everything.questions == [plan, plan, "Approve 'climate'?", unseen]
+            made = everything.screen.split("5/5 Enforce")[1]
+            diff = made[made.index("--- .mcp.json") : made.index("note: ")].strip()
+            assert everything.screen.count(diff) == 2, "the plan showed exactly the edits that were made"
             assert states(world)["enforced"] == {"yes"}
             assert self._reasons(world) == {
                 "climate": "shown on a terminal and approved there",
@@ -307,30 +314,45 @@ class TestServersThatAreNotLocked:
         assert "'notes' cannot be approved" in outcome.out
         assert ": approved by" not in outcome.out
 
-    def test_no_on_a_terminal_starts_and_approves_nothing(self, local: LocalWorld) -> None:
+    def test_no_on_a_terminal_starts_and_approves_nothing_and_quit_ends_setup(self, local: LocalWorld) -> None:
         approved = local.lock.read_bytes()
         local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
-        world = TenServers(home=local.home, project=local.root, address="")
-        outcome = play(world, "setup", answer=lambda asked: "n\n" if asked.startswith("Lock ") else YES)
+        answers = {"Go ahead with this plan?": "choose\n"}
+        outcome = local.play("setup", answer=lambda asked: answers.get(asked, "n\n"))
         assert outcome.code == 1
-        assert outcome.questions == [f"Lock '{name}' for Claude Code as it is now?" for name in ("notes", "papers")]
+        locks = [f"Lock '{name}' for Claude Code as it is now?" for name in ("notes", "papers")]
+        assert outcome.questions == ["Go ahead with this plan?", *locks]
         assert (local.started(), local.lock.read_bytes()) == (set(), approved)
         assert "pinwarden approve papers" in outcome.screen
+        assert "Every server is approved" not in outcome.screen
+        stopped = local.play("setup", answer=lambda asked: answers.get(asked, "q\n"))
+        assert (stopped.code, stopped.questions) == (1, ["Go ahead with this plan?", locks[0]])
+        assert "3/5" not in stopped.screen
+        assert "To continue: pinwarden setup" in stopped.screen
 
     def test_yes_on_a_terminal_locks_the_changed_server_before_it_is_started(self, local: LocalWorld) -> None:
         local.configure({"notes": local.serve_with_trace("notes"), "papers": local.serve_with_trace("papers")})
-        world = TenServers(home=local.home, project=local.root, address="")
-        no = "Lock 'papers' for Claude Code as it is now?"
-        outcome = play(
-            world, "setup", answer=lambda asked: "n\n" if asked == no else "y\n" if asked.startswith("Lock ") else YES
-        )
+        answers = {"Lock 'notes' for Claude Code as it is now?": "y\n", "Approve 'papers'?": "skip\n"}
+        outcome = local.play("setup", answer=lambda asked: answers.get(asked, YES))
         assert outcome.code == 1
-        assert local.started() == {"notes"}
+        lock, papers = answers
+        assert outcome.questions == ["Go ahead with this plan?", lock, "Approve 'notes'?", papers]
+        assert local.started() == {"notes", "papers"}
         assert local.approvals() == {"notes": "yes", "papers": "no"}
+
+    def test_a_new_server_is_one_decision_after_the_plan_that_names_it(self, local: LocalWorld) -> None:
+        local.configure({"notes": local.serve(TOOL), "papers": local.serve_with_trace("papers")})
+        outcome = local.play("setup")
+        assert outcome.code == 0, outcome.screen
+        assert "Lock what is new: 'papers' in Claude Code." in outcome.screen
+        assert outcome.questions == ["Go ahead with this plan?", "Approve 'papers'?"]
 
 
 class LocalWorld(PoisonedWorld):
     """A project with commands that leave a file behind when they are started."""
+
+    def play(self, *arguments: str, answer: Callable[[str], str] = lambda _: YES) -> Transcript:
+        return play(TenServers(home=self.home, project=self.root, address=""), *arguments, answer=answer)
 
     def serve_with_trace(self, name: str) -> dict[str, Any]:
         script = self.root / f"{name}.py"

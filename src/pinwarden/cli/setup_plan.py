@@ -5,16 +5,24 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask
+from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.setup_steps import QuitSetup, Setup
+from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from pinwarden.project.status import ServerStatus
+    from pinwarden.project.approve import PreparedServer
+    from pinwarden.project.enforcement_preview import EnforcementPreview
+    from pinwarden.project.servers_to_approve import ServerToApprove
+
+
+_ABOUT_EDITS = (
+    "The answer show prints every edit as a diff. Each file is backed up first; pinwarden enforce --undo restores it."
+)
 
 
 class SetupPlan(Record):
@@ -24,19 +32,22 @@ class SetupPlan(Record):
     """How many files would get exact releases."""
     diff: str
     """The edits that write these releases, as a unified diff."""
+    new_servers: tuple[str, ...]
+    """The servers that would be locked next to those of an earlier lock, with their clients."""
     commands: tuple[str, ...]
-    """The servers that would be started, with their commands."""
+    """The servers that would be started, with the commands after pinning."""
     addresses: tuple[str, ...]
     """The addresses that would be contacted."""
     unverified: int
-    """How many packages would be downloaded and hashed."""
-    files: tuple[tuple[str, tuple[str, ...]], ...]
-    """The files whose servers would be enforced, with the names of these servers."""
+    """How many servers have a package that would be downloaded and hashed."""
+    preview: EnforcementPreview
+    """The edits that would let the clients start the servers through ``pinwarden run``."""
 
     @property
-    def has_several_steps(self) -> bool:
-        """Whether more than one step needs consent. One step alone asks for itself."""
-        return sum(map(bool, (self.pinned_files, self.commands or self.addresses, self.files))) > 1
+    def needs_question(self) -> bool:
+        """Whether more than one step needs consent, or a server is new. Otherwise the step asks for itself."""
+        steps = (self.pinned_files, self.unverified, self.commands or self.addresses, self.preview.diffs)
+        return bool(self.new_servers) or sum(map(bool, steps)) > 1
 
 
 def agree_to_plan(setup: Setup) -> Setup:
@@ -44,61 +55,112 @@ def agree_to_plan(setup: Setup) -> Setup:
 
     Raises QuitSetup.
     """
-    plan = _build_plan(setup)
-    if not setup.asks or not plan.has_several_steps:
+    if not setup.asks:
         return setup
-    sys.stdout.write("\nPlan\n" + "".join(wrap(line, label="- ") for line in _describe_plan(plan)) + plan.diff)
+    plan = _build_plan(setup)
+    if not plan.needs_question:
+        return setup
+    sys.stdout.write("\nPlan\n" + "".join(wrap(line, label="- ") for line in _describe_plan(plan)))
+    if plan.diff or plan.preview.diffs:
+        sys.stdout.write(wrap(_ABOUT_EDITS))
     while (answer := ask("Go ahead with this plan?", ("yes", "show", "choose", QUIT), "yes")) == "show":
-        sys.stdout.write("".join(wrap(line, label="- ") for line in _describe_in_full(plan)))
+        sys.stdout.write(_render_in_full(plan))
     if answer == QUIT:
         raise QuitSetup
-    return replace(setup, plan_agreed=answer == "yes")
+    return replace(setup, preview=plan.preview, plan_agreed=answer == "yes")
 
 
 def _build_plan(setup: Setup) -> SetupPlan:
     from pinwarden.cli.setup_review import find_unapproved, prepare_servers
+    from pinwarden.project.enforcement_preview import preview_enforcement
     from pinwarden.project.pin import build_diff, list_file_edits
 
-    prepared = [server for _, server in prepare_servers(setup, find_unapproved(setup), silent=True)]
-    servers = setup.statuses()
+    unapproved = find_unapproved(setup)
+    prepared = list(prepare_servers(setup, unapproved, silent=True))
+    unverified = {(server.scope, server.name) for server in setup.statuses() if server.verified in ("no", "partly")}
+    refused = {
+        (configured.server.path, configured.server.pointer)
+        for server in unapproved
+        if server.problem is not None
+        for part in server.parts
+        for configured in part.configured
+    }
+    preview = preview_enforcement(
+        setup.projects,
+        setup.pins,
+        lambda project, server: (
+            not (setup.lacks_program(project.scope, server.name) or (server.path, server.pointer) in refused)
+        ),
+    )
     return SetupPlan(
         pinned_files=len(list_file_edits(setup.pins)),
         diff=build_diff(setup.pins),
-        commands=tuple(server.description for server in prepared if server.is_started),
-        addresses=tuple(server.description for server in prepared if not server.is_started),
-        unverified=sum(server.verified in ("no", "partly") for server in servers),
-        files=tuple(_list_files_to_enforce(servers)),
+        new_servers=tuple(_list_new_servers(unapproved)),
+        commands=tuple(_describe_pinned(setup, *pair) for pair in prepared if pair[1].is_started),
+        addresses=tuple(ready.description for _, ready in prepared if not ready.is_started),
+        unverified=len(unverified),
+        preview=preview,
     )
 
 
-def _list_files_to_enforce(servers: tuple[ServerStatus, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    left = [server for server in servers if server.enforced in ("no", "partly") and not server.disabled]
-    for file in dict.fromkeys(file for server in left for file in server.files):
-        yield file, tuple(dict.fromkeys(server.name for server in left if file in server.files))
+def _list_new_servers(servers: Sequence[ServerToApprove]) -> Iterator[str]:
+    """Yield the servers that the answer ``yes`` locks: they are new next to a lock, and resemble no locked server."""
+    for server in servers:
+        new = [
+            configured.server
+            for part in server.parts
+            for configured in part.configured
+            if configured.refused is None and part.discovery.is_only_new(configured)
+        ]
+        if new:
+            clients = dict.fromkeys(get_client(one.client).title for one in new)
+            yield f"{quote_server(server.name)} in {', '.join(clients)}"
+
+
+def _describe_pinned(setup: Setup, server: ServerToApprove, ready: PreparedServer) -> str:
+    """Return the command of a server with the exact release that would be written first."""
+    scopes = {part.project.scope for part in server.parts}
+    words = [
+        pin.word
+        for plan in setup.pins
+        if plan.project.scope in scopes
+        for pin in plan.pins
+        if pin.server.name == server.name
+    ]
+    described = ready.description
+    for word in words[:1]:
+        described = " ".join(word.new if part == word.old else part for part in described.split(" "))
+    return f"{server.name}: {described}"
 
 
 def _describe_plan(plan: SetupPlan) -> Iterator[str]:
     """Yield one line for each step that has something to do."""
+    if plan.new_servers:
+        yield f"Lock what is new: {', '.join(plan.new_servers)}."
     if plan.pinned_files:
-        yield f"Pin: write exact releases into {plural(plan.pinned_files, 'file')}, as shown below."
+        yield f"Pin: write exact releases into {plural(plan.pinned_files, 'file')}."
     if plan.unverified:
-        packages = plural(plan.unverified, "package")
-        yield f"Verify: download and hash {packages} with all dependencies. This runs no code of them."
+        packages = "the package of 1 server" if plan.unverified == 1 else f"the packages of {plan.unverified} servers"
+        yield f"Verify: download and hash {packages} with all dependencies. This runs no package code."
     actions = [f"start {plural(len(plan.commands), 'server')} once"] if plan.commands else []
     actions += [f"connect to {', '.join(plan.addresses)}"] if plan.addresses else []
     if actions:
         yield f"Review: {' and '.join(actions)}, to read the tools. Then you decide about each server."
-    if plan.files:
+    if plan.preview.diffs:
         yield (
-            f"Enforce: edit {plural(len(plan.files), 'file')}, so that the clients start the servers that you approve "
-            "through pinwarden run, which blocks changes. Each edit is shown, each file is backed up, and "
-            "pinwarden enforce --undo restores it."
+            f"Enforce: edit {plural(len(plan.preview.diffs), 'file')}, so that the clients start the servers that you "
+            "approve through pinwarden run, which blocks changes."
         )
 
 
-def _describe_in_full(plan: SetupPlan) -> Iterator[str]:
-    """Yield every command, address and file of the plan."""
-    yield from (f"start: {command}" for command in plan.commands)
-    yield from (f"connect to: {address}" for address in plan.addresses)
-    for file, names in plan.files:
-        yield f"edit {file}: the command of {', '.join(names)} becomes pinwarden run NAME, with options"
+def _render_in_full(plan: SetupPlan) -> str:
+    """Return every command, address and edit of the plan."""
+    lines = [f"start {command}" for command in plan.commands]
+    lines += [f"connect to {address}" for address in plan.addresses]
+    text = "".join(wrap(line, label="- ") for line in lines)
+    if plan.diff:
+        text += f"\nEdits that pin:\n{plan.diff}"
+    if plan.preview.diffs:
+        text += "\nEdits that enforce, for the servers that you approve:\n"
+        text += "".join(f"{diff}\n\n" for _, diff in plan.preview.diffs)
+    return text

@@ -59,7 +59,8 @@ def review_tools(setup: Setup) -> None:
     print_heading("Review", "look at the tools of every server")
     servers = find_unapproved(setup)
     if not servers:
-        sys.stdout.write(wrap("Every server is approved."))
+        others = ", except those that are left out" if setup.missing_programs else ""
+        sys.stdout.write(wrap(f"Every server is approved{others}."))
         return
     prepared = list(prepare_servers(setup, list(_leave_out_unlocked(setup, servers))))
     if not prepared or not _agrees_to_start(setup, prepared):
@@ -73,8 +74,13 @@ def review_tools(setup: Setup) -> None:
 
 
 def find_unapproved(setup: Setup) -> list[ServerToApprove]:
-    """Return the servers that are not approved, or not as they are configured now."""
-    return [server for server in find_servers_to_approve(setup.projects) if server.needs_approval]
+    """Return the servers that are not approved, or not as they are configured now, and are not left out."""
+    return [
+        server
+        for server in find_servers_to_approve(setup.projects)
+        if server.needs_approval
+        and not any(setup.lacks_program(part.project.scope, server.name) for part in server.parts)
+    ]
 
 
 def _leave_out_unlocked(setup: Setup, servers: Sequence[ServerToApprove]) -> Iterator[ServerToApprove]:

@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.questions import QUIT, ask
 from pinwarden.cli.render.text import render_command, wrap
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import Report, is_failing, plural
 from pinwarden.system.clock import now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pinwarden.project.enforce import EnforcementPlan
+    from pinwarden.project.enforcement_preview import EnforcementPreview
+    from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.lock import Approver
+    from pinwarden.project.missing_programs import MissingProgram
+    from pinwarden.project.parallel import ProgressCallback
     from pinwarden.project.pin import PinPlan
-    from pinwarden.project.project import Project
+    from pinwarden.project.project import LockScope, Project
     from pinwarden.project.status import ServerStatus
     from pinwarden.surface.probe.probe import ProbeOptions
 
@@ -42,6 +48,10 @@ class Setup(Record):
     """Whether the steps ask the user. If not, the options in ``args`` say what is allowed."""
     pins: tuple[PinPlan, ...] = ()
     """The releases to write, once they were looked up."""
+    missing_programs: tuple[MissingProgram, ...] = ()
+    """Programs that this machine lacks. The steps leave out the servers that need them."""
+    preview: EnforcementPreview | None = field(default=None, repr=False)
+    """The edits of the last step, as the plan shows them; None if there was no plan."""
     plan_agreed: bool = False
     """Whether the user agreed to the plan, so that no step asks again. Each server is still a decision of its own."""
 
@@ -54,11 +64,16 @@ class Setup(Record):
         private = self.asks or self.args.allow_private
         return ProbeOptions(allow_execute=True, allow_private=private, timeout=self.args.timeout, send_only=())
 
+    def lacks_program(self, scope: LockScope, name: str) -> bool:
+        """Whether a server is left out, because a program that it needs is missing."""
+        return any((scope, name) in program.needed_by for program in self.missing_programs)
+
     def statuses(self, project: Project | None = None) -> tuple[ServerStatus, ...]:
-        """Return the current state of every server, in all scopes or in one."""
+        """Return the current state of every server that is not left out, in all scopes or in one."""
         from pinwarden.project.status import server_statuses
 
-        return server_statuses(self.projects if project is None else (project,))
+        statuses = server_statuses(self.projects if project is None else (project,))
+        return tuple(status for status in statuses if not self.lacks_program(status.scope, status.name))
 
 
 def look_up_releases(setup: Setup) -> Setup:
@@ -84,8 +99,7 @@ def pin_releases(setup: Setup) -> None:
     if not any(plan.pins for plan in setup.pins):
         _print_outcome(proposal)
         return
-    if not setup.plan_agreed:  # the plan had the same diff
-        sys.stdout.write(proposal.facts["diff"])
+    sys.stdout.write(proposal.facts["diff"])
     files = len(list_file_edits(setup.pins))
     where = "this file" if files == 1 else f"these {files} files"
     if agrees(setup, f"Write these releases into {where}?"):
@@ -98,7 +112,8 @@ def pin_releases(setup: Setup) -> None:
 def lock_configured(setup: Setup) -> None:
     """Lock the servers as they are configured, as ``pinwarden init`` does. No server is started.
 
-    Without questions, a server that is new next to a lock is locked if servers may be started, and a changed one never.
+    The plan names servers that are new next to a lock, so they are locked without another question if the user agreed
+    to it. Without questions, they are locked if servers may be started, and a changed server never. Raises QuitSetup.
     """
     from pinwarden.cli.commands.init import ask_about_undecided
     from pinwarden.project.init import discover_servers, lock_discovered, lock_new_servers, probe_servers
@@ -108,10 +123,12 @@ def lock_configured(setup: Setup) -> None:
         discovery = discover_servers(project, AcceptedServers())
         if all(server.status.state == "unchanged" for server in discovery.servers):
             continue
-        if setup.asks:
-            discovery = ask_about_undecided(discovery, setup.approver)
-        elif setup.args.allow_execute:
+        if setup.plan_agreed or (setup.args.allow_execute and not setup.asks):
             discovery = lock_new_servers(discovery, now=now(), approver=setup.approver)
+        if setup.asks:
+            discovery, finished = ask_about_undecided(discovery, setup.approver)
+            if not finished:
+                raise QuitSetup
         report = lock_discovered(probe_servers(discovery, None), now=now(), approver=setup.approver)
         refused = {row.name: row.message for row in reversed(report.rows) if is_failing(row)}
         sys.stdout.write("".join(wrap(f"{name}: {message}", label="- ") for name, message in refused.items()))
@@ -122,10 +139,8 @@ def verify_bytes(setup: Setup) -> None:
 
     No code of a package runs.
     """
-    from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import prove_servers
-    from pinwarden.project.scopes import combine_reports
 
     print_heading("Verify", "download and hash every package with its dependencies")
     left = [(project, _names(setup, project, "verified")) for project in setup.projects]
@@ -136,23 +151,53 @@ def verify_bytes(setup: Setup) -> None:
         )
         for project in setup.projects
     ]
-    if not any(names for _, names in (*left, *lacking)):
-        sys.stdout.write(wrap("The bytes of every package are verified."))
+    count = sum(len(names) for _, names in (*left, *lacking))
+    if not count:
+        others = ", except of the servers that are left out" if setup.missing_programs else ""
+        sys.stdout.write(wrap(f"The bytes of every locked package are verified{others}."))
         return
+    packages = "the package of 1 server" if count == 1 else f"the packages of {count} servers"
+    if not agrees(setup, f"Download and hash {packages}, with all dependencies?"):
+        sys.stdout.write(wrap("Nothing was downloaded."))
+        return
+
+    def prove_named(project: Project, names: tuple[str, ...], context: FetchContext) -> Report:
+        return prove_servers(project, names, context, now())
+
+    def fetch_named(project: Project, names: tuple[str, ...], context: FetchContext) -> Report:
+        return fetch(project, names, context, FetchOptions(builds_environments=False))
+
+    _for_each_scope(setup, left, "downloading and hashing", prove_named)
+    _for_each_scope(setup, lacking, "downloading locked files", fetch_named)
+
+
+def _for_each_scope(
+    setup: Setup,
+    scopes: Sequence[tuple[Project, tuple[str, ...]]],
+    activity: str,
+    work: Callable[[Project, tuple[str, ...], FetchContext], Report],
+) -> None:
+    """Do the work for the named servers of each scope, and print one outcome. The progress counts all of them."""
+    from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.project.scopes import combine_reports
+
     reports: list[tuple[Project, Report]] = []
-    for project, names in left:
+    done, total = 0, sum(len(names) for _, names in scopes)
+    for project, names in scopes:
         if names:
-            with open_fetch_context(setup.args, project, "downloading and hashing") as context:
-                reports.append((project, prove_servers(project, names, context, now())))
+            with open_fetch_context(setup.args, project, activity) as context:
+                counted = replace(context, on_servers=_count_from(context.on_servers, done, total))
+                reports.append((project, work(project, names, counted)))
+            done += len(names)
     if reports:
         _print_outcome(combine_reports(reports))
-    reports = []
-    for project, names in lacking:
-        if names:
-            with open_fetch_context(setup.args, project, "downloading locked files") as context:
-                reports.append((project, fetch(project, names, context, FetchOptions(builds_environments=False))))
-    if reports:
-        _print_outcome(combine_reports(reports))
+
+
+def _count_from(on_servers: ProgressCallback | None, done: int, total: int) -> ProgressCallback | None:
+    """Return a callback that counts the servers of one scope after those that are done, out of the total of all."""
+    if on_servers is None:
+        return None
+    return lambda progress: on_servers(replace(progress, done=done + progress.done, total=total))
 
 
 def enforce_starts(setup: Setup) -> None:
@@ -167,6 +212,8 @@ def enforce_starts(setup: Setup) -> None:
         sys.stdout.write(wrap("There is no approved server that clients start in another way."))
         return
     sys.stdout.write("".join(f"{diff}\n\n" for _, diff in plan.diffs))
+    if setup.preview is None or not setup.preview.covers(plan):
+        setup = replace(setup, plan_agreed=False)  # the plan did not show these edits
     question = (
         f"Start each server once with its new command, then edit {plural(len(plan.files), 'client file')} as shown?"
     )
@@ -181,14 +228,14 @@ def enforce_starts(setup: Setup) -> None:
 def find_servers(setup: Setup) -> bool:
     """Show what is configured, secrets in plain text, and missing programs. Returns whether there is any server."""
     from pinwarden.cli.commands.status import print_board, report_board
-    from pinwarden.project.missing_programs import find_missing_programs
 
     print_heading("Find", "read the files of all clients")
     result = report_board(setup.projects)
     print_board(result)
     sys.stdout.write(wrap(result.report.summary))
-    for program in find_missing_programs(setup.projects):
-        sys.stdout.write(wrap(program.sentence, label="- "))
+    for program in setup.missing_programs:
+        which = "this server" if len(program.servers) == 1 else "these servers"
+        sys.stdout.write(wrap(program.describe(f"Setup leaves out {which} until it is."), label="- "))
     return bool(result.servers)
 
 
@@ -205,13 +252,28 @@ def finish(setup: Setup) -> int:
     if can_undo(setup.projects, "enforce"):
         sys.stdout.write(wrap("To return every client's file to what it was before: pinwarden enforce --undo"))
     left = [server for server in result.servers if server.next_step is not None]
-    command = result.report.next_command
     sys.stdout.write("".join(wrap(note) for note in result.report.notes))
     commit = build_commit_command(setup.projects)
     sys.stdout.write(render_command("Commit", commit) if commit else "")
+    for program in setup.missing_programs:
+        names = ", ".join(program.servers)
+        sys.stdout.write(wrap(f"To continue with {names}, install {program.title}, and then run: pinwarden setup"))
+    command = _choose_next_command(setup, result.report)
     reason = "Next, to check all this on every push" if command == "pinwarden init-ci" else "Next"
     sys.stdout.write(wrap(f"{reason}: {command}") if command else "")
     return EXIT_REFUSED if left else EXIT_CLEAN
+
+
+def _choose_next_command(setup: Setup, report: Report) -> str | None:
+    """Return the next command that works now: a server that needs a missing program has none until it is installed."""
+    from pinwarden.project.status_report import choose_next_command
+
+    if not setup.missing_programs or report.rows:
+        return report.next_command
+    command = choose_next_command(setup.statuses(), setup.projects)
+    installation = setup.missing_programs[0].installation
+    is_command = installation is not None and not installation.startswith("see ")
+    return installation if command in (None, "pinwarden init-ci") and is_command else command
 
 
 def print_heading(step: str, what: str) -> None:

@@ -209,7 +209,7 @@ def _check_programs(project: Project, programs: Iterable[Program], relative: lis
             yield _build_program_row("program_in_project", program.name, message)
     for missing in find_missing_programs((project,)):
         if not without_launcher.issuperset(missing.servers):
-            yield _build_program_row("program_missing", missing.name, missing.sentence)
+            yield _build_program_row("program_missing", missing.name, missing.describe())
 
 
 def _find_missing_files(project: Project, view: ConfigView) -> Iterator[Row]:

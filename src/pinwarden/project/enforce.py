@@ -24,6 +24,7 @@ from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
 from pinwarden.project.client_edits import diff_edits, list_entry_edits, write_edits
 from pinwarden.project.edit_backups import BackupServer, EditSet, LockEdit
 from pinwarden.project.enforced_entry import FILLED_BY_CLIENT, EntryPlan, describe_unfound_program, plan_entry
+from pinwarden.project.last_checked import record_entries_checked
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.scopes import combine_reports
 from pinwarden.project.server_start import prepare_run_probe, probe_server
@@ -273,22 +274,26 @@ def _try_starts(plan: EnforcementPlan, probe: ProbeOptions, on_start: Callable[[
 
 def _try_starts_of_scope(scope: ScopePlan, probe: ProbeOptions, on_start: Callable[[str], None]) -> ScopePlan:
     kept: list[EntryPlan] = []
+    started: list[Entry] = []
     refused = list(scope.refused)
     for entry_plan in scope.entries:
         try:
             if entry_plan.server is not None and entry_plan.words:
                 on_start(entry_plan.entry.name)
-                _try_start(scope.project, entry_plan, probe)
+                if _try_start(scope.project, entry_plan, probe):
+                    started.append(entry_plan.entry)
             kept.append(entry_plan)
         except PinwardenError as err:
             refused.append((entry_plan.entry, err))
+    record_entries_checked(scope.project, started)
     if len(kept) == len(scope.entries):
         return scope
     lock = _edit_lock(scope.project, scope.lock.before, kept, scope.now)
     return replace(scope, entries=tuple(kept), refused=tuple(refused), lock=lock)
 
 
-def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> None:
+def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> bool:
+    """Start a server with its new command. Returns False if only its client can, and raises if it does not respond."""
     from tempfile import TemporaryDirectory
 
     from pinwarden.clients.config import parse_target
@@ -299,7 +304,7 @@ def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> None:
     folder = str(project.root.resolve())
     command = tuple(_PROJECT_FOLDER.sub(lambda _: folder, word) for word in plan.words)
     if any(FILLED_BY_CLIENT.search(word) for word in command):
-        return  # only the client can fill in the placeholders
+        return False  # only the client can fill in the placeholders
     env = target.env if isinstance(target, StdioTarget) else {}
     with TemporaryDirectory(prefix="pinwarden-") as state:  # starting it once must not record trust on first use
         started = StdioTarget(command=command, env={**env, "PINWARDEN_STATE": state}, cwd=folder)
@@ -310,3 +315,4 @@ def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> None:
                 f"{' '.join(plan.words)[:200]} does not start the server: {err.message}; its entry was not changed"
             )
             raise PinwardenError(err.code, message, hint=err.hint, data=err.data) from err
+    return True

@@ -129,7 +129,8 @@ def plan_entry(
     server = configured or _find_approved_server(project, entry, client, approved, servers)
     bundled = extension.bundle_tree is not None  # a bundle's manifest has its arguments
     arguments = () if launch is None or bundled else launch.launch.arguments
-    words = _build_entry_command(project, entry, client, arguments)
+    approved_surface = has_surface(entry)
+    words = build_entry_command(project, entry.name, client, entry.scope, arguments, approved=approved_surface)
     _check_resolves(lock, entry, words)
     source = approved if server is None else server.entry
     changed, record = _rewrite(source, client, words, extension.launch, launch)
@@ -259,8 +260,11 @@ def _find_approved_server(
     return None
 
 
-def _build_entry_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
-    words = build_run_command(project, entry.name, client.id, entry.scope, approved=has_surface(entry))
+def build_entry_command(  # noqa: PLR0913  what the command depends on
+    project: Project, name: str, client: Client, scope: str, arguments: Sequence[str], *, approved: bool
+) -> list[str]:
+    """Build the command that a client's entry gets, with the arguments of the server that only the client fills in."""
+    words = build_run_command(project, name, client.id, scope, approved=approved)
     words += ["--client", client.id]  # other clients may have another server of this name
     if any(FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]

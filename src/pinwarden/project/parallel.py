@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sysconfig
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Lock
@@ -94,7 +95,7 @@ class _Tracker(Generic[Result]):
         self._on_progress = on_progress
         self._lock = Lock()
         self._running: dict[int, RunningServer] = {}
-        self._done = 0
+        self._left = Counter(names)
         self.results: dict[int, Result | PinwardenError] = {}
         """By index, filled before the progress says that a server is finished, so that Ctrl-C loses no such server."""
 
@@ -110,15 +111,17 @@ class _Tracker(Generic[Result]):
         finally:
             with self._lock:
                 del self._running[index]
-                self._done += 1
+                self._left[self._names[index]] -= 1
                 self._report((self._names[index], time.monotonic() - started))
         return self.results[index]
 
     def _report(self, finished: tuple[str, float] | None) -> None:
         if self._on_progress is not None:
             running = tuple(self._running.values())
-            total = len(self._names)
-            self._on_progress(ServerProgress(running=running, done=self._done, total=total, finished=finished))
+            # A server that several clients have is several entries of the lock, and counts once.
+            total = len(self._left)
+            done = sum(left == 0 for left in self._left.values())
+            self._on_progress(ServerProgress(running=running, done=done, total=total, finished=finished))
 
 
 def _abort(futures: Sequence[Future[Result]], context: FetchContext) -> None:

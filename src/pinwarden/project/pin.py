@@ -171,7 +171,7 @@ def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
     unpinned = [(plan.project, entry) for plan in plans for entry in plan.unpinned]
     exact = sum(plan.exact for plan in plans)
     files = len({pin.server.path for _, pin in pins})
-    outcome = "now name" if written else "would name"
+    outcome = "would name" if not written else "now names" if len(pins) == 1 else "now name"
     parts = [f"{plural(len(pins), 'entry', 'entries')} in {plural(files, 'file')} {outcome} an exact release"]
     parts += [f"{plural(len(unpinned), 'entry', 'entries')} could not be pinned"] if unpinned else []
     if not pins and not unpinned:

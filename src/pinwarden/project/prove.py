@@ -266,7 +266,9 @@ def _summarize(
     """Count the servers that were verified, refused, or could not be downloaded."""
     failed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
     refused = {row.name for row in open_rows} - failed
-    parts = [f"{plural(len(pinned), 'server')} verified"] if pinned or not failed else []
+    names = {server["server"] for server in pinned}
+    entries = f" ({plural(len(pinned), 'entry', 'entries')})" if len(pinned) > len(names) else ""
+    parts = [f"{plural(len(names), 'server')}{entries} verified"] if pinned or not failed else []
     if refused:
         parts.append(f"the bytes of {plural(len(refused), 'server')} were refused")
     if failed:

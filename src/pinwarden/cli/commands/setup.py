@@ -77,11 +77,19 @@ def setup(args: Namespace) -> int:
         verify_bytes,
     )
     from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
+    from pinwarden.project.missing_programs import find_missing_programs
 
     if not args.yes:
         _refuse_without_terminal(args)
     reason = CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL
-    run = Setup(args=args, projects=projects_in_scope(args), approver=approver_from(args, reason), asks=not args.yes)
+    projects = projects_in_scope(args)
+    run = Setup(
+        args=args,
+        projects=projects,
+        approver=approver_from(args, reason),
+        asks=not args.yes,
+        missing_programs=find_missing_programs(projects),
+    )
     if not find_servers(run):
         return EXIT_CLEAN
     try:
