@@ -433,18 +433,23 @@ def _list_env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_ENV if client.id == "generic" else ((client.entry_format.env_member,),)
 
 
+_PASSED_ON_MEMBERS = {"codex": "env_vars", "generic": "env_vars", "goose": "env_keys"}
+
+
 def _pop_env(rest: dict[str, Any], client: Client) -> Any:
     """Remove the environment variables from the entry and return them.
 
-    Codex lists the names of variables to pass on. They become placeholders such as ``${NAME}``, as other clients write.
+    Codex and Goose list the names of variables to pass on: those of their own environment or those in the keyring. They
+    become placeholders such as ``${NAME}``, as other clients write.
     """
     env = _pop_first(rest, _list_env_paths(client))
-    named = rest.get("env_vars")
-    if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
+    member = _PASSED_ON_MEMBERS.get(client.id, "")
+    named = rest.get(member)
+    if type(env) is not dict or type(named) is not list:
         return env
     if not all(type(name) is str and name.isidentifier() for name in named):
         return env
-    del rest["env_vars"]
+    del rest[member]
     return {**{name: f"${{{name}}}" for name in named}, **env}
 
 

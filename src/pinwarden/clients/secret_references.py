@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pinwarden.clients.entry_edit import HEADER_VARIABLE
 from pinwarden.clients.table import get_client
+from pinwarden.system.secret_variables import SECRETS_FILE
 
 VARIABLE_REFERENCES: Mapping[str, str] = MappingProxyType(
     {
@@ -18,28 +20,34 @@ VARIABLE_REFERENCES: Mapping[str, str] = MappingProxyType(
 """How each client writes a reference to an environment variable. Other clients do not expand variables."""
 
 _PROMPTING_CLIENTS = ("vscode", "visual-studio")
-_DESCRIBED_HEADERS = 40  # characters of a header's name that become the name of a variable
+_MAX_NAME = 40  # characters of a server's or header's name that become part of the name of a variable
 
 
-def describe_secret_fix(client: str, source: str, name: str) -> str:
-    """Return what to write instead of a plaintext secret in a file of this client.
+def describe_secret_fix(client: str, server: str, source: str, name: str) -> str:
+    """Return what to write instead of a plaintext secret of a server in a file of this client.
 
     ``source`` is where the secret is: env, header, args, url, input or member. ``name`` is the name of the variable or
-    header.
+    header. The server can still be pinned, approved and enforced after the edit.
     """
     title = get_client(client).title
-    variable = name if source == "env" else _name_variable(name, source)
     if source == "input":
         return "Remove the default value; the client asks for it."
+    if source == "env" and name.startswith(HEADER_VARIABLE):  # the header of a remote server that is enforced
+        source, name = "enforced header", name.removeprefix(HEADER_VARIABLE)
+    variable = name if source == "env" else _name_variable(server, name, source)
     if client == "codex" and source in ("env", "header"):
         return _describe_codex_fix(variable, name, source)
     if client == "goose" and source == "env":
-        return f"Move {name} from envs to env_keys; Goose then reads it from the keyring."
+        return f"Move {name} from envs to env_keys, and store it with goose configure; Goose reads it from the keyring."
     if client in _PROMPTING_CLIENTS:
-        return f"Write ${{input:{variable.lower()}}} and declare that input with password: true; {title} asks for it."
+        written = f"${{input:{variable.lower()}}}"
+        return f"Write {written} and declare that input with password: true; {title} asks for it."
     reference = VARIABLE_REFERENCES.get(client)
     if reference is None:
-        return f"{title} expands no variables: start the server through a secret store, such as op run -- COMMAND."
+        return (
+            f"{title} expands no variables, but pinwarden run does: write ${{{variable}}}, put {variable}=VALUE into "
+            f"{SECRETS_FILE}, and enforce the server."
+        )
     value = reference.format(variable)
     if client == "continue":
         return f"Write {value} and store the value as a secret of Continue."
@@ -54,9 +62,16 @@ def _describe_codex_fix(variable: str, name: str, source: str) -> str:
     return f'Write env_http_headers = {{ "{name}" = "{variable}" }} instead of the header.'
 
 
-def _name_variable(name: str, source: str) -> str:
-    """Return a name for the environment variable that replaces a secret without a variable name of its own."""
-    if source != "header":
-        return "SECRET"
-    words = "".join(char if char.isascii() and char.isalnum() else "_" for char in name[:_DESCRIBED_HEADERS]).upper()
-    return "API_TOKEN" if words == "AUTHORIZATION" else words.strip("_") or "SECRET"
+def _name_variable(server: str, name: str, source: str) -> str:
+    """Return a name for the environment variable that replaces a secret without a variable name of its own.
+
+    It begins with the name of the server, because each server has another secret.
+    """
+    words = _to_variable(name) if source.endswith("header") else ""
+    what = "TOKEN" if words == "AUTHORIZATION" else words or "SECRET"
+    prefix = _to_variable(server)
+    return f"{prefix}_{what}" if prefix and not prefix[0].isdigit() else f"MCP_{what}"
+
+
+def _to_variable(name: str) -> str:
+    return "".join(char if char.isascii() and char.isalnum() else "_" for char in name[:_MAX_NAME]).upper().strip("_")

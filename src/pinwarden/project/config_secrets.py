@@ -217,7 +217,7 @@ def _audit_server(server: ConfiguredServer) -> Iterator[SecretFinding]:
             file=server.path,
             scope=server.scope,
             message=f"{source}:{name} has what looks like a plaintext secret. "
-            + describe_secret_fix(server.client, source, mask_name(name)),
+            + describe_secret_fix(server.client, mask_name(server.name), source, mask_name(name)),
             secret_name=name,
             secret_source=source,
         )

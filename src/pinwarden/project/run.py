@@ -29,6 +29,12 @@ from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
+from pinwarden.system.secret_variables import (
+    SECRETS_FILE,
+    fill_in_references,
+    find_open_reference,
+    read_secret_variables,
+)
 from pinwarden.system.target import HttpTarget, expand_placeholders
 
 if TYPE_CHECKING:
@@ -59,6 +65,7 @@ def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
+    project = _with_secrets(project)
     if is_remote(entry):
         return _prepare_remote(project, entry, arguments_given)
     launch = read_locked_launch(entry)
@@ -75,6 +82,7 @@ def prepare_locked_launch(
     _refuse_other_arguments(runs.arguments, arguments)
     arguments = tuple(_expand_placeholders(word, project.variables) for word in arguments)
     environment = build_child_environment({}, project.variables, launch.variables)
+    _remove_open_references(environment, launch.variables, notify)
     if runs.kind == "oci":
         line = _build_engine_command(entry, launch, project, environment, notify)
         return ServerLaunch(command=(*line, *arguments), environment=environment)
@@ -89,6 +97,21 @@ def prepare_locked_launch(
     return ServerLaunch(
         command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.readable_folders)
     )
+
+
+def _with_secrets(project: Project) -> Project:
+    """Return the project with the user's secrets among its variables. A server gets only those approved for it."""
+    secrets = read_secret_variables(project.home)
+    return replace(project, variables={**secrets, **fill_in_references(project.variables, secrets)})
+
+
+def _remove_open_references(environment: dict[str, str], names: Sequence[str], notify: Callable[[str], None]) -> None:
+    """Remove variables that the client left as a reference, so that no server takes the reference for its secret."""
+    for name in names:
+        missing = find_open_reference(environment.get(name, ""))
+        if missing is not None:
+            del environment[name]
+            notify(f"the server gets no {name}: set {missing}, or put {missing}=VALUE into {SECRETS_FILE}")
 
 
 def is_bundle(entry: Entry) -> bool:

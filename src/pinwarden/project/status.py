@@ -348,7 +348,7 @@ def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
         file=project.display_path(finding.file),
         source=source,
         name=mask_name(name) if source in ("env", "header") else f"{source} {mask_name(name)}".strip(),
-        fix=describe_secret_fix(finding.client, source, mask_name(name)),
+        fix=describe_secret_fix(finding.client, mask_name(finding.name), source, mask_name(name)),
     )
 
 

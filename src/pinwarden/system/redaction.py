@@ -46,7 +46,7 @@ UNNAMED_REFERENCE = "${?}"
 _URL_MEMBERS = ("url", "serverUrl", "httpUrl")
 _UNREDACTED_MEMBERS = (
     *("command", "args", "cwd", "type", "name", "transport", "envFile"),
-    *("env_vars", "env_http_headers", "bearer_token_env_var"),
+    *("env_vars", "env_keys", "env_http_headers", "bearer_token_env_var"),
     *("alwaysAllow", "autoApprove", "trust", "tools", "includeTools"),
     *("excludeTools", "enabled_tools", "disabled_tools", "disabledTools"),
 )

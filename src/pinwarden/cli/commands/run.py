@@ -120,6 +120,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
     from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
     from pinwarden.project.run import ServerLaunch
     from pinwarden.project.server_start import prepare_start
+    from pinwarden.system.secret_variables import fill_in_references, read_secret_variables
 
     if not args.command:
         raise PinwardenError("USAGE", "give the name of a locked server, or a command after --")
@@ -139,7 +140,8 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
 
     def find_launch() -> ServerLaunch:
         program = _find_program(words[0])
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
+        given = fill_in_references(os.environ, read_secret_variables(project.home))
+        environment = {key: value for key, value in given.items() if not key.startswith("PINWARDEN_")}
         return ServerLaunch(command=(program, *words[1:]), environment=environment)
 
     prepared = prepare_start(project, name, find_launch, sandbox=args.sandbox)

@@ -24,6 +24,7 @@ from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.masking import mask_words
 from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits, probe_error
 from pinwarden.system.sandbox import Sandbox, build_sandbox_command
+from pinwarden.system.secret_variables import load_variables
 from pinwarden.system.target import (
     HttpAddress,
     HttpTarget,
@@ -186,13 +187,14 @@ def list_sent_values(target: Target, options: ProbeOptions) -> Iterator[tuple[st
         if isinstance(target, StdioTarget)
         else (target.headers, (target.url,))
     )
-    yield from ((name, expand_placeholders(text, os.environ)) for name, text in variables.items())
+    available = load_variables()
+    yield from ((name, expand_placeholders(text, available)) for name, text in variables.items())
     for text in (*variables.values(), *texts):
-        yield from find_placeholder_values(text, os.environ)
+        yield from find_placeholder_values(text, available)
     if isinstance(target, StdioTarget):
         yield from ((name, os.environ[name]) for name in options.env_allow if name in os.environ)
     else:
-        yield from parse_qsl(expand_placeholders(target.url, os.environ).partition("?")[2])
+        yield from parse_qsl(expand_placeholders(target.url, available).partition("?")[2])
 
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTransports) -> Surface:
@@ -201,11 +203,11 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, transports: _OpenTr
         raise PinwardenError("CONSENT_REQUIRED", f"Pinwarden does not run this command without consent: {command_text}")
     from pinwarden.surface.probe.stdio import StdioCommand, StdioTransport
 
-    variables = os.environ
+    variables = load_variables()
     target_env = {name: expand_placeholders(value, variables) for name, value in target.env.items()}
     command = tuple(expand_placeholders(word, variables) for word in target.command)
     cwd = None if target.cwd is None else expand_placeholders(target.cwd, variables)
-    environment = build_child_environment(target_env, variables, options.env_allow)
+    environment = build_child_environment(target_env, os.environ, options.env_allow)
     mask = _build_secret_mask(
         (*target.command, target.cwd or ""), (*target_env.values(), *_get_inherited_values(options.env_allow))
     )
@@ -239,9 +241,10 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, transports: _OpenTran
     from pinwarden.system.net.http_client import HttpOptions
 
     _refuse_unlisted_variables(target, options)
+    variables = load_variables()
     expanded = HttpTarget(
-        url=expand_placeholders(target.url, os.environ),
-        headers={name: expand_placeholders(value, os.environ) for name, value in target.headers.items()},
+        url=expand_placeholders(target.url, variables),
+        headers={name: expand_placeholders(value, variables) for name, value in target.headers.items()},
         transport=target.transport,
     )
     http = HttpOptions(
@@ -279,7 +282,7 @@ def _refuse_unlisted_variables(target: HttpTarget, options: ProbeOptions) -> Non
         return
     texts = (target.url, *target.headers.values())
     placeholders = {name for text in texts for name in find_placeholder_names(text)}
-    unnamed = sorted(name for name in placeholders - set(options.send_only) if name in os.environ)
+    unnamed = sorted(placeholders & load_variables().keys() - set(options.send_only))
     if unnamed:
         host = show_invisible(target.url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2])
         raise PinwardenError(
@@ -326,7 +329,7 @@ def _build_secret_mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMa
     expanded: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
-            expanded += [value for _, value in find_placeholder_values(text, os.environ)]
+            expanded += [value for _, value in find_placeholder_values(text, load_variables())]
     return SecretMask([*expanded, *secrets])
 
 
