@@ -255,7 +255,7 @@ def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[s
     """Yield the lines as SVG, the thickest first, so that thinner lines are drawn over them."""
     leaves = {name: _ports(name, 0, boxes, links) for name in boxes}
     enters = {name: _ports(name, 1, boxes, links) for name in boxes}
-    for (a, b), count in sorted(links.items(), key=lambda link: (-link[1], link[0])):
+    for (a, b), count in sorted(links.items(), key=lambda link: (-_round_up(link[1]), link[0])):
         x, to = leaves[a][b], enters[b][a]
         start, end = boxes[a].y + _BOX, boxes[b].y
         upward = boxes[b].layer < boxes[a].layer
@@ -265,12 +265,18 @@ def _lines(boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> Iterator[s
         else:
             bend = (end - start) / 2
             path = f"M{x:.1f} {start:g}C{x:.1f} {start + bend:.1f} {to:.1f} {end - bend:.1f} {to:.1f} {end:g}"
-        times = "1 import" if count == 1 else f"{count} imports"
+        bound = _round_up(count)
+        times = "1 import" if count == 1 else f"up to {bound} imports"
         weight = (
-            f'stroke-width="{0.6 + 0.8 * sqrt(count):.1f}" stroke-opacity="{min(0.7, 0.12 + 0.11 * sqrt(count)):.2f}"'
+            f'stroke-width="{0.6 + 0.8 * sqrt(bound):.1f}" stroke-opacity="{min(0.7, 0.12 + 0.11 * sqrt(bound)):.2f}"'
         )
         yield f'<path class="line {boxes[a].package}{" up" if upward else ""}" {weight} d="{path}">'
         yield f"<title>{a} imports {b}: {times}</title></path>\n"
+
+
+def _round_up(count: int) -> int:
+    """The next power of two, so that the picture does not change with every import."""
+    return 1 << (count - 1).bit_length()
 
 
 def _ports(name: str, end: int, boxes: Mapping[str, _Box], links: Mapping[Import, int]) -> dict[str, float]:

@@ -109,7 +109,7 @@ class TestTheGate:
         self, world: Enforced, program: str
     ) -> None:
         """Attack: edit the command in the lock and in the client's file, keep the record of the package, and seal."""
-        (world.root / "pinwarden.toml").write_text(POLICY)
+        (world.root / "pinwarden.toml").unlink()
 
         def swap(document: dict[str, Any]) -> None:
             text = json.dumps(document["config"])

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import (
     PROGRAM,
     find_pinwarden_arguments,
-    parse_launch,
     parse_locked_start,
 )
-from pinwarden.clients.config import ConfiguredServer, parse_configured_server
+from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.documents import build_config
-from pinwarden.clients.table import CLIENTS, get_client
+from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
@@ -30,20 +29,17 @@ from pinwarden.lock.extension import (
     with_extension,
 )
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
-from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
-from pinwarden.lock.lockfile import is_same_json
+from pinwarden.lock.locked_config import CONFIG_SOURCE
+from pinwarden.lock.locked_launch import starts_through_run
 from pinwarden.lock.server_entry import parse_server_entry
+from pinwarden.project.configured_servers import build_server_json, read_locked_server, with_locked_command
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import HttpTarget, StdioTarget
+from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
-    from pinwarden.lock.lockfile import Lock
-
-_REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
 def client_name_in_lock(client: str) -> str:
@@ -67,7 +63,7 @@ def build_plain_entry(server: ConfiguredServer, now: str, key: str | None = None
 
     ``key`` is the key of the entry, if it is not the usual one.
     """
-    declared_server = parse_server_entry({"server": _build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
+    declared_server = parse_server_entry({"server": build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
     installation = PlanOptions(scope="global" if server.scope == "global" else "project")
     plan = build_install_plan(declared_server, client, now=now, options=installation)
@@ -80,42 +76,9 @@ def build_plain_entry(server: ConfiguredServer, now: str, key: str | None = None
     )
 
 
-def _build_server_json(server: ConfiguredServer) -> dict[str, Any]:
-    target = server.target
-    if target is None:
-        raise PinwardenError("CONFIG_INVALID", f"{server.name[:80]!a} cannot be used: {server.problem}")
-    launched = parse_launch(target)
-    document: dict[str, Any] = {
-        "name": server.name,
-        "description": "",
-        "version": launched.version if launched.version and launched.pinned else NO_VERSION,
-    }
-    if isinstance(target, HttpTarget):
-        kind = "sse" if target.transport == "sse" else "streamable-http"
-        return {**document, "remotes": [{"type": kind, "url": launched.identity}]}
-    package = launched.via or launched
-    identifier = f"{package.identity}@{package.digest}" if package.digest else package.identity
-    row: dict[str, Any] = {
-        "registryType": _REGISTRY_TYPES.get(package.kind, package.kind),
-        "identifier": identifier,
-        "transport": {"type": "stdio"},
-    }
-    if package.version:
-        row["version"] = package.version
-    return {**document, "packages": [row]}
-
-
 def build_config_fragment(server: ConfiguredServer) -> dict[str, Any]:
     """Build the part of a client's file that configures this server, with placeholders for possible secrets."""
     return build_config(get_client(server.client), server.name, redact_entry(server.entry))
-
-
-def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
-    """Replace the command ``pinwarden run NAME`` of a server by the locked command. Other commands stay unchanged."""
-    if entry is None or not is_enforced(entry) or not starts_through_run(entry, server.target):
-        return server
-    target = server.target
-    return replace(server, target=with_locked_launch(target, entry)) if isinstance(target, StdioTarget) else server
 
 
 def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
@@ -196,39 +159,11 @@ def _has_launch(entry: Entry) -> bool:
     return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
-INCONSISTENT_MESSAGE = (
-    "the recorded hosts, packages or tier of this entry contradict its configuration; restore the lock "
-    "from version control, or if it was not edited, lock the server again: pinwarden remove NAME --keep-config, then "
-    "pinwarden init"
-)
-
-
-def find_inconsistent_entries(lock: Lock) -> Iterator[Entry]:
-    """Find configured entries whose recorded hosts, packages or tier contradict their configuration."""
-    for entry in lock.entries:
-        where = read_config_origin(entry)
-        if entry.source == CONFIG_SOURCE and where is not None and where.client in CLIENTS:
-            approved = read_locked_config(entry.key, entry.document).entry
-            server = parse_configured_server(entry.name, approved, get_client(where.client))
-            derived = (
-                None
-                if server.target is None
-                else build_plain_entry(with_locked_command(server, entry), entry.locked_at or "")
-            )
-            if (
-                derived is None
-                or not is_same_json(_summarize_entry(derived), _summarize_entry(entry))
-                or _has_raised_tier(entry, derived)
-            ):
-                yield entry
-
-
-def _has_raised_tier(entry: Entry, derived_entry: Entry) -> bool:
-    stated, derived = str(entry.trust.get("tier")), str(derived_entry.trust.get("tier"))
-    return rank_tier(stated) > rank_tier(derived) >= 0
-
-
-def _summarize_entry(entry: Entry) -> dict[str, Any]:
-    names = ("packageTypes", "transports", "remoteHosts")
-    target = {name: entry.selected_target.get(name) for name in ("kind", "registryType", "identifier", "url")}
-    return {"target": target, **{name: entry.manifest.get(name) for name in names}}
+def has_raised_tier(entry: Entry) -> bool:
+    """Whether a configured entry records a better tier than its configuration has."""
+    server = read_locked_server(entry)
+    if server is None or server.target is None:
+        return False
+    derived = build_plain_entry(server, entry.locked_at or "")
+    stated, computed = str(entry.trust.get("tier")), str(derived.trust.get("tier"))
+    return rank_tier(stated) > rank_tier(computed) >= 0

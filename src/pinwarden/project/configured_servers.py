@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.bundle.bundle_pin import find_bundle_pin
@@ -33,20 +34,24 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.launch_choice import to_variable_name
 from pinwarden.lock.locked_config import (
+    CONFIG_SOURCE,
+    NO_VERSION,
     ConfigLocation,
     LockedConfig,
     find_configured_entry,
     read_config_origin,
     read_locked_config,
 )
-from pinwarden.lock.locked_launch import with_locked_launch
+from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
+from pinwarden.lock.lockfile import is_same_json
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
-from pinwarden.system.target import HttpTarget, StdioTarget, Target
+from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
 
+_REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 RELEASE_INDEX = 2
 """The index of the release in ``ServerIdentity.launch_parts`` of a package."""
 _INPUT_REFERENCE = re.compile(r"\$\{input:([^{}]+)\}")
@@ -410,3 +415,87 @@ def _normalize_value(name: str, value: str) -> str:
     if match := _MASKED_VALUE.fullmatch(value):
         return f"${{{to_variable_name(match[1])}}}"
     return normalize_placeholders(_INPUT_REFERENCE.sub(lambda match: f"${{{to_variable_name(match[1])}}}", value))
+
+
+# What the lock records about a configured server
+
+
+def build_server_json(server: ConfiguredServer) -> dict[str, Any]:
+    """Return a ``server.json`` that declares the package or address of a configured server."""
+    target = server.target
+    if target is None:
+        raise PinwardenError("CONFIG_INVALID", f"{server.name[:80]!a} cannot be used: {server.problem}")
+    launched = parse_launch(target)
+    document: dict[str, Any] = {
+        "name": server.name,
+        "description": "",
+        "version": launched.version if launched.version and launched.pinned else NO_VERSION,
+    }
+    if isinstance(target, HttpTarget):
+        kind = "sse" if target.transport == "sse" else "streamable-http"
+        return {**document, "remotes": [{"type": kind, "url": launched.identity}]}
+    package = launched.via or launched
+    identifier = f"{package.identity}@{package.digest}" if package.digest else package.identity
+    row: dict[str, Any] = {
+        "registryType": _REGISTRY_TYPES.get(package.kind, package.kind),
+        "identifier": identifier,
+        "transport": {"type": "stdio"},
+    }
+    if package.version:
+        row["version"] = package.version
+    return {**document, "packages": [row]}
+
+
+def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
+    """Replace the command ``pinwarden run NAME`` of a server by the locked command. Other commands stay unchanged."""
+    if entry is None or not is_enforced(entry) or not starts_through_run(entry, server.target):
+        return server
+    target = server.target
+    return replace(server, target=with_locked_launch(target, entry)) if isinstance(target, StdioTarget) else server
+
+
+def read_locked_server(entry: Entry) -> ConfiguredServer | None:
+    """Return the server as it was configured when it was locked; None if it was not locked from a client's file."""
+    origin = read_config_origin(entry)
+    if entry.source != CONFIG_SOURCE or origin is None or origin.client not in CLIENTS:
+        return None
+    approved = read_locked_config(entry.key, entry.document).entry
+    return with_locked_command(parse_configured_server(entry.name, approved, get_client(origin.client)), entry)
+
+
+def contradicts_configuration(entry: Entry) -> bool:
+    """Whether the package, transport or host that an entry records is not the one that its configuration starts."""
+    server = read_locked_server(entry)
+    if server is None:
+        return False
+    if server.target is None:
+        return True
+    declared = build_server_json(server)
+    package: dict[str, Any] = next(iter(declared.get("packages", ())), {})
+    remote: dict[str, Any] = next(iter(declared.get("remotes", ())), {})
+    expected = {
+        "kind": "package" if package else "remote",
+        "registryType": package.get("registryType"),
+        "identifier": package.get("identifier"),
+        "url": remote.get("url"),
+        "packageTypes": [package["registryType"]] if package else [],
+        "transports": [remote["type"] if remote else "stdio"],
+        "remoteHosts": _list_hosts(remote["url"], entry.manifest.get("remoteHosts")) if remote else [],
+    }
+    recorded = {
+        **{name: entry.selected_target.get(name) for name in ("kind", "registryType", "identifier", "url")},
+        **{name: entry.manifest.get(name) for name in ("packageTypes", "transports", "remoteHosts")},
+    }
+    return not is_same_json(expected, recorded)
+
+
+def _list_hosts(url: str, recorded: Any) -> list[str]:
+    """Return the host of an address as a lock records it."""
+    with suppress(PinwardenError):
+        host = HttpAddress.parse(url).host
+        if recorded == [host]:
+            return [host]
+    from pinwarden.core.javascript import parse_whatwg_host  # ToolPin's spelling, which differs for few addresses
+
+    address = parse_whatwg_host(url)
+    return [] if address is None else [address.host]

@@ -110,7 +110,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         *check_expected_digest(project, lock, policies, options),
         *check_records(project, lock),
         *check_name_collisions(project),
-        *(check_entry_consistency(project, lock) if policies.has_entry_rules else ()),
+        *check_entry_consistency(project, lock, policies),
     ]
     signed = check_required_signatures(project, lock, policies, options)
     config_files = project.find_configs() if options.configs else []

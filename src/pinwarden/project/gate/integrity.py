@@ -15,10 +15,15 @@ from pinwarden.lock.lockfile import Lock, verify, verify_files
 from pinwarden.system.files import find_case_twins
 
 if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
     from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Policies, Project
 
-
+_INCONSISTENT_MESSAGE = (
+    "the recorded hosts, packages or tier of this entry contradict its configuration; restore the lock "
+    "from version control, or if it was not edited, lock the server again: pinwarden remove NAME --keep-config, then "
+    "pinwarden init"
+)
 LOCK_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("digest_mismatch", "The lock does not have the expected digest."),
@@ -133,20 +138,30 @@ def check_name_collisions(project: Project) -> Iterator[Row]:
         )
 
 
-def check_entry_consistency(project: Project, lock: Lock) -> Iterator[Row]:
-    """Report entries whose summary (hosts, packages, tier) contradicts their configuration."""
-    from pinwarden.project.configured_entry import INCONSISTENT_MESSAGE, find_inconsistent_entries
+def check_entry_consistency(project: Project, lock: Lock, policies: Policies) -> Iterator[Row]:
+    """Report entries whose recorded package, host or tier contradicts their configuration.
 
-    for entry in find_inconsistent_entries(lock):
-        yield Row(
-            code="entry_inconsistent",
-            severity="critical",
-            entity="lock",
-            name=entry.name,
-            path="",
-            message=INCONSISTENT_MESSAGE,
-            file=project.display_path(project.lock),
-        )
+    Verification reads the record, and clients start what is configured. The tier matters only to rules of a policy.
+    """
+    from pinwarden.project.configured_servers import contradicts_configuration
+
+    for entry in lock.entries:
+        if contradicts_configuration(entry) or (policies.has_entry_rules and _has_raised_tier(entry)):
+            yield Row(
+                code="entry_inconsistent",
+                severity="critical",
+                entity="lock",
+                name=entry.name,
+                path="",
+                message=_INCONSISTENT_MESSAGE,
+                file=project.display_path(project.lock),
+            )
+
+
+def _has_raised_tier(entry: Entry) -> bool:
+    from pinwarden.project.configured_entry import has_raised_tier
+
+    return has_raised_tier(entry)
 
 
 def check_required_signatures(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
