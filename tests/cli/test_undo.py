@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 from tests.cli.several_clients import SeveralClients, several_clients
 from tests.cli.terminal import AtTerminal
+from tests.cli.test_enforce import KILLED
 from tests.cli.test_pin import CLAUDE, CODEX, Clients, floating_clients
 from tests.cli.test_prove_fetch_run import PLAIN, needs_node
 from tests.cli.test_update_decisions import ALLOWED, versions
@@ -42,10 +46,15 @@ class TestPins:
         code, report = floating.run_json("pin", "--undo", "--dry-run")
         assert problems("pin", report) == []
         assert (code, report["written"], len(report["files"])) == (0, False, 4)
+        locks = {lock["file"]: lock["removed"] for lock in report["locks"]}
+        assert list(locks) == ["mcp-lock.json", "~/.config/pinwarden/mcp-lock.json"]
         assert floating.everything() == pinned
         outcome = floating.done("pin", "--undo", "--yes")
         assert '+  "acme-notes@latest",  # newest' in outcome.out
-        assert "5 entries restored as before; 4 files byte for byte" in " ".join(outcome.out.split())
+        shown = " ".join(outcome.out.split())
+        assert "5 entries restored as before; 4 files byte for byte; mcp-lock.json edited" in shown
+        assert "note: the lock mcp-lock.json was edited too" in shown
+        assert all(name in shown for removed in locks.values() for name in removed)
         assert floating.everything() == before
         assert failures(floating) == ["floating_release"]
 
@@ -139,11 +148,30 @@ class TestUpdates:
         before = world.files()
         world.done("update", "notes", "--yes", *options)
         assert versions(world) == {"2.0.0"}
+        updated = world.files()
         code, report = world.run_json("update", "--undo", "--yes")
         assert problems("update", report) == []
         assert (code, {entry["action"] for entry in report["undone"]}) == (0, {"restored"})
         assert world.files() == before
+        (lock,) = report["locks"]
+        assert set(lock["removed"]) == updated.keys() - before.keys()
+        assert set(lock["added"]) == before.keys() - updated.keys()
         world.done("ci")
+
+    def test_an_update_that_was_killed_while_it_wrote_is_rolled_back(self, world: SeveralClients) -> None:
+        before = world.files()
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, "update", "notes", "--yes", *PLAIN],
+            cwd=world.root,
+            env={**world.whole_environment, "WRITES_BEFORE_KILL": "1"},
+            check=False,
+            timeout=120,
+        )
+        assert killed.returncode == -signal.SIGKILL
+        assert versions(world) == {"2.0.0"}
+        assert len({str(world.entry(client)["args"]) for client in ("claude", "cursor")}) == 2, "one file was written"
+        world.done("update", "--undo", "--yes")
+        assert world.files() == before
 
     def test_an_update_that_was_enforced_since_is_not_undone(self, world: SeveralClients) -> None:
         world.done("update", "notes", "--yes", "--allow-execute", *ALLOWED)
@@ -196,7 +224,8 @@ class TestSeveralScopes:
             world.done("enforce", "--yes")
         environment = {**world.whole_environment, "NO_COLOR": "1"}
         with AtTerminal("enforce", *undo, cwd=world.root, env=environment) as terminal:
-            assert "2 client files as shown?" in " ".join(terminal.until("(Enter = yes): ").split())
+            shown = " ".join(terminal.until("(Enter = yes): ").split())
+            assert ("2 client files and 3 locks as shown?" if undo else "2 client files as shown?") in shown
             self.file(world).write_text(f"{self.file(world).read_text()}\n")
             before = self.everything(world)
             terminal.types("y\n")

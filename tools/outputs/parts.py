@@ -80,6 +80,7 @@ def undone() -> Schema:
         {
             "undone": array(entry),
             "files": array(exactly({"file": FULL_TEXT, "diff": TEXT})),
+            "locks": array(exactly({"file": FULL_TEXT, "removed": array(FULL_TEXT), "added": array(FULL_TEXT)})),
             "written": TRUTH,
             "findings": array(ref("row")),
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.output import emit
 from pinwarden.cli.project_arguments import projects_in_scope
 from pinwarden.cli.questions import ask, can_ask
+from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import is_failing, plural
@@ -51,8 +52,11 @@ def undo(args: Namespace, command: EditCommand) -> int:
         _refuse_without_terminal(args, command)
         for row in filter(is_failing, proposal.rows):
             sys.stdout.write(f"{row.name}: {row.message}\n")
-        files = plural(len(plan.edits.files), "client file")
-        if ask(f"Restore {files} as shown?", ("yes", "no"), "yes") != "yes":
+        for note in proposal.notes[:-1]:  # the last one says that nothing was written
+            sys.stdout.write(wrap(f"note: {note}"))
+        locks = f" and {plural(len(plan.edits.locks), 'lock')}" if plan.edits.locks else ""
+        question = f"Restore {plural(len(plan.edits.files), 'client file')}{locks} as shown?"
+        if ask(question, ("yes", "no"), "yes") != "yes":
             return emit(replace(proposal, exit_code=EXIT_REFUSED), args.format)
     apply_undo(plan)
     report = build_undo_report(plan, command, written=True)
@@ -63,8 +67,9 @@ def _refuse_without_terminal(args: Namespace, command: EditCommand) -> None:
     if args.format == "text" and can_ask():
         return
     words = ("pinwarden", command, *map(shlex.quote, args.server), "--undo", "--yes")
+    shown = "The edits are shown by --dry-run. " if hasattr(args, "dry_run") else ""
     raise PinwardenError(
         "CONSENT_REQUIRED",
         "Pinwarden did not restore any file: editing the clients' files needs your consent",
-        hint=f"The edits are shown by --dry-run. To make them, run: {' '.join(words)}",
+        hint=f"{shown}To make the edits, run: {' '.join(words)}",
     )

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -164,45 +163,16 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
 
 class ConfigEdits:
-    """Edits of several configuration files that can be undone together."""
+    """Collects edits of configuration files, so that they can be shown and backed up before they are made."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Path, bytes, bytes]] = []
+        self.collected: list[tuple[ConfiguredServer, dict[str, Any]]] = []
 
-    def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Replace the entry of a server at its JSON Pointer; an entry of the same name elsewhere in the file stays."""
-        before = read_server_file(server)
-        after = edit_entry(before, server, entry)
-        if after == before:
-            return "unchanged"
-        path = Path(server.path)
-        write_if_unchanged(path, before, after)
-        self._done.append((path, before, after))
-        return "updated"
-
-    def list_edits(self) -> list[tuple[Path, bytes, bytes]]:
-        """Every edited file, with its bytes before the first and after the last edit."""
-        first = {path: before for path, before, _ in reversed(self._done)}
-        last = {path: after for path, _, after in self._done}
-        return [(path, before, last[path]) for path, before in first.items()]
-
-    def undo(self) -> None:
-        """Restore the previous bytes of every edited file, except files that another program changed since."""
-        while self._done:
-            path, before, after = self._done.pop()
-            if _read_or_none(path) == after:
-                write_atomically(path, before)
-
-
-@contextmanager
-def config_edits() -> Iterator[ConfigEdits]:
-    """Collect edits of configuration files, and undo all of them if the block raises."""
-    edits = ConfigEdits()
-    try:
-        yield edits
-    except BaseException:
-        edits.undo()
-        raise
+    def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> None:
+        """Remember the new entry of a server. Raises CONFIG_UNEDITABLE if it cannot be written into its file."""
+        data = read_server_file(server)
+        if edit_entry(data, server, entry) != data:
+            self.collected.append((server, entry))
 
 
 def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:

@@ -108,12 +108,6 @@ def make_edits(project: Project, edits: EditSet) -> Backup:
     return backup
 
 
-def record_edits(project: Project, edits: EditSet) -> None:
-    """Keep copies of edits that were already made, so that they can be undone."""
-    with hold_backups(project):
-        complete_backup(write_backup(project, edits))
-
-
 def read_lock_edit(path: Path) -> LockEdit:
     """Return an edit of the lock that changes nothing yet, with the files that the lock pins now."""
     data = lock_store.read_bytes(path)

@@ -76,7 +76,6 @@ class ClientEntries:
     """The entries in client files, as they were before an update changed the lock."""
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
-        self._project = project
         servers = project.find_servers()
         self._earlier = {entry.key: (entry, _find_configured_server(entry, servers)) for entry in entries}
 
@@ -86,12 +85,14 @@ class ClientEntries:
         if server is not None and not is_as_approved(entry, server, get_client(entry.client)):
             raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
 
-    def build_updated_server(self, key: str) -> ConfiguredServer | None:
-        """Return the server as its client's file must have it now; None if it is locked but not configured there."""
-        entry, server = self._earlier[key]
+    def build_updated_server(self, fresh: Entry) -> ConfiguredServer | None:
+        """Return the server as its client's file must have it now; None if it is locked but not configured there.
+
+        ``fresh`` is the updated lock entry.
+        """
+        entry, server = self._earlier[fresh.key]
         if server is None:
             return None
-        fresh = read_locked_entry(self._project, key)
         merged = replace_launch(server.entry, read_locked_config(fresh.key, fresh.document).entry)
         target = parse_configured_server(server.name, merged, get_client(entry.client)).target
         return replace(server, entry=merged, target=target)

@@ -83,7 +83,7 @@ class EnforceOptions(Record):
     """The servers configured in this project and for this user."""
     now: str
     edits: ConfigEdits = field(default_factory=ConfigEdits)
-    """The edits to client files. If one fails, all of them are undone."""
+    """Collects the edits of client files. The caller makes them."""
 
 
 def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredServer | None = None) -> None:

@@ -7,48 +7,36 @@ all clients are written together, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.artifact_drift import compare_closures
-from pinwarden.clients.files import Action, ConfigEdits, edit_entry, read_server_file
+from pinwarden.clients.files import ConfigEdits
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural
-from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import is_enforced
-from pinwarden.lock.lockfile import list_file_pins, put_entries
 from pinwarden.project.approval_candidate import (
     ApprovalCandidate,
     read_approved_surfaces,
     read_neighbours,
     scan_for_approval,
 )
-from pinwarden.project.client_edits import (
-    diff_edits,
-    list_entry_edits,
-    read_lock_edit,
-    to_backup_server,
-    write_edits,
-)
+from pinwarden.project.client_edits import diff_edits, list_entry_edits
 from pinwarden.project.client_install import read_locked_entry
-from pinwarden.project.edit_backups import EditSet
 from pinwarden.project.lock import approve_surfaces
+from pinwarden.project.lock_draft import LockDraft, commit_draft, draft_lock
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name, has_pinned_bytes
 from pinwarden.project.newer_dependencies import compare_package_release, read_pinned_closure
 from pinwarden.project.newer_releases import PackageRelease, PackageUpdater, latest_version
 from pinwarden.project.server_start import prepare_locked_probe, prepare_probe, probe_server
 from pinwarden.surface.drift.changes import CRITICAL, Change
 from pinwarden.surface.drift.compare import compare
-from pinwarden.system.files import write_atomically
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
-    from pinwarden.lock.lockfile import Lock
     from pinwarden.project.config_diff import FileEdit
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.lock import Approver, LockOptions
@@ -88,21 +76,18 @@ class SurfaceUpdate(Record):
 class PreparedUpdate(Record):
     """A newer release of one server, ready to be written."""
 
-    project: Project
-    draft: Project
-    """The same project with a copy of the lock, which has the new release."""
+    draft: LockDraft
+    """A copy of the lock, which has the new release."""
     releases: tuple[PackageRelease, ...]
     surfaces: tuple[SurfaceUpdate, ...]
     dependencies: tuple[str, ...]
     """The changed dependencies, as sentences."""
     published: tuple[Row, ...]
     """Differences from the locked release in publisher and bytes."""
-    configured: tuple[tuple[str, ConfiguredServer], ...]
+    configured: Mapping[str, ConfiguredServer]
     """The servers in the clients' files, by the key of their lock entry."""
     files: tuple[FileEdit, ...]
     """The edits of the clients' files."""
-    lock: Lock
-    """The lock at the beginning of the preparation."""
 
     @property
     def name(self) -> str:
@@ -116,7 +101,7 @@ class PreparedUpdate(Record):
 
     def build_diff(self) -> str:
         """The edits of the clients' files as a unified diff, with secrets masked."""
-        return "".join(f"{diff}\n" for _, diff in diff_edits(self.project, self.files) if diff)
+        return "".join(f"{diff}\n" for _, diff in diff_edits(self.draft.project, self.files) if diff)
 
 
 @contextmanager
@@ -127,30 +112,24 @@ def prepare_update(context: PackageUpdateContext, releases: Sequence[PackageRele
     2. Write its entries into a copy of the lock. Download, hash and pin its bytes with all dependencies.
     3. Start it from these bytes, and compare its surface with the approved one.
     """
-    lock, files = lock_store.read_with_files(context.project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {context.project.lock.name}")
-    with TemporaryDirectory(prefix="pinwarden-") as folder:
-        draft = _copy_lock(context.project, Path(folder), files)
+    with draft_lock(context.project) as draft:
         published = tuple(_check_publisher(context, releases[0]))
-        drafted = replace(context, project=draft)
+        drafted = replace(context, project=draft.copy)
         configured, edits = _write_releases(drafted, releases)
-        entries = [read_locked_entry(draft, release.entry.key) for release in releases]
+        entries = [read_locked_entry(draft.copy, release.entry.key) for release in releases]
         surfaces = tuple(
             _read_surface(drafted, server, configured[server.entry.key])
             for servers in group_servers_by_name(entries).values()
             for server in servers
         )
         yield PreparedUpdate(
-            project=context.project,
             draft=draft,
             releases=tuple(releases),
             surfaces=surfaces,
-            dependencies=tuple(_list_dependency_changes(context.project, draft, releases[0].entry)),
+            dependencies=tuple(_list_dependency_changes(draft, releases[0].entry)),
             published=published,
-            configured=tuple(configured.items()),
+            configured=configured,
             files=list_entry_edits(edits),
-            lock=lock,
         )
 
 
@@ -163,52 +142,8 @@ def commit_update(prepared: PreparedUpdate, approver: Approver, now: str) -> Non
                 f"{prepared.name[:120]}: the tools of {latest_version(prepared.releases[0])} look like an attack",
             )
         candidate = replace(update.candidate, warnings_approved=approver.approves_warnings)
-        approve_surfaces(prepared.draft, [(entry, candidate) for entry in update.server.entries], approver, now)
-    new, files = lock_store.read_with_files(prepared.draft.lock)
-    entries = [entry for entry in (new.entries if new is not None else ()) if entry.key in prepared.keys]
-    pinned = {pin.path for entry, _, pin in list_file_pins(new) if entry.key in prepared.keys} if new else set()
-
-    edit = read_lock_edit(prepared.project.lock)
-    old = lockfile.parse(edit.before)
-    if _select(old, prepared.keys) != _select(prepared.lock, prepared.keys):
-        raise PinwardenError("LOCK_BUSY", f"{prepared.project.lock.name} changed in the meantime")
-    written = {path: data for path, data in files.items() if path in pinned}
-    after = lockfile.to_bytes(put_entries(old, entries, now))
-    edits = EditSet(
-        command="update",
-        files=prepared.files,
-        locks=(replace(edit, after=after, new_files=written),),
-        servers=tuple(
-            to_backup_server(prepared.project, key, server, prepared.files) for key, server in prepared.configured
-        ),
-    )
-    write_edits(prepared.project, edits)
-
-
-class _CollectedEdits(ConfigEdits):
-    """Collects the edits of clients' files instead of writing them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.collected: list[tuple[ConfiguredServer, dict[str, Any]]] = []
-
-    def replace_entry(self, server: ConfiguredServer, entry: dict[str, Any]) -> Action:
-        """Remember the entry. Raises if it cannot be written into the client's file."""
-        data = read_server_file(server)
-        if edit_entry(data, server, entry) == data:
-            return "unchanged"
-        self.collected.append((server, entry))
-        return "updated"
-
-
-def _copy_lock(project: Project, folder: Path, files: dict[str, bytes]) -> Project:
-    """Copy the lock and the files next to it into a folder. Returns the project with that lock."""
-    draft = replace(project, lock=folder / project.lock.name)
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / name, data)
-    write_atomically(draft.lock, lock_store.read_bytes(project.lock))
-    return draft
+        approve_surfaces(prepared.draft.copy, [(entry, candidate) for entry in update.server.entries], approver, now)
+    commit_draft(prepared.draft, prepared.keys, prepared.configured, prepared.files, now)
 
 
 def _check_publisher(context: PackageUpdateContext, release: PackageRelease) -> Iterator[Row]:
@@ -244,7 +179,7 @@ def _write_releases(
     built = fetch(draft, [releases[0].entry.name], context.fetch_context, FetchOptions(frozen=True))
     if built.exit_code != EXIT_CLEAN:
         raise PinwardenError("BYTES_NOT_LOCKED", next((row.message for row in built.rows), built.summary))
-    edits = _CollectedEdits()
+    edits = ConfigEdits()
     for entry, server in configured:
         if is_enforced(entry):
             enforcing = EnforceOptions(project=draft, servers=(), now=options.now, edits=edits)
@@ -273,8 +208,9 @@ def _read_surface(context: PackageUpdateContext, server: LockedServer, configure
     )
 
 
-def _list_dependency_changes(project: Project, draft: Project, entry: Entry) -> Iterator[str]:
-    before, after = read_pinned_closure(project, entry), read_pinned_closure(draft, read_locked_entry(draft, entry.key))
+def _list_dependency_changes(draft: LockDraft, entry: Entry) -> Iterator[str]:
+    before = read_pinned_closure(draft.project, entry)
+    after = read_pinned_closure(draft.copy, read_locked_entry(draft.copy, entry.key))
     if before is None or after is None:
         return
     changes = compare_closures(before, after)
@@ -282,7 +218,3 @@ def _list_dependency_changes(project: Project, draft: Project, entry: Entry) -> 
         yield change.message
     if len(changes) > _MAX_DEPENDENCIES:
         yield f"{plural(len(changes) - _MAX_DEPENDENCIES, 'more change')}"
-
-
-def _select(lock: Lock, keys: Sequence[str]) -> list[Entry]:
-    return [entry for entry in lock.entries if entry.key in keys]

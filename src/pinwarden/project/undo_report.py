@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, is_failing, plural, row_to_json
+from pinwarden.lock import lockfile
+from pinwarden.lock.lockfile import list_file_pins
 from pinwarden.project.client_edits import diff_edits
 from pinwarden.project.undo_entries import EXACT, IN_PLACE, LOCK_ONLY, NOT_UNDONE, UndoneServer
 
 if TYPE_CHECKING:
-    from pinwarden.project.edit_backups import EditCommand
+    from pinwarden.project.edit_backups import EditCommand, LockEdit
     from pinwarden.project.undo_edits import UndoPlan
 
 UNDO_KINDS: FindingKinds = build_kind_table(
@@ -48,22 +51,47 @@ def build_undo_report(plan: UndoPlan, command: EditCommand, *, written: bool) ->
     undone = [server for server in servers if server.how != NOT_UNDONE]
     files = {server.server.path for server in undone if server.how == EXACT}
     files -= {server.server.path for server in servers if server.how != EXACT}
+    locks = [_describe_lock_edit(plan, edit) for edit in plan.edits.locks]
     verb = "restored" if written else "would be restored"
+    edited = "".join(f"; {lock['file']} {'edited' if written else 'would be edited'}" for lock in locks)
     return Report(
         command=command,
         subject="client configurations",
         summary=f"{plural(len(undone), 'entry', 'entries')} {verb} as before; "
-        f"{plural(len(files), 'file')} byte for byte",
+        f"{plural(len(files), 'file')} byte for byte{edited}",
         exit_code=EXIT_REFUSED if any(map(is_failing, rows)) else EXIT_CLEAN,
         rows=tuple(rows),
-        notes=() if written else ("nothing was written",),
+        notes=(*_list_lock_notes(locks, written=written), *(() if written else ("nothing was written",))),
         facts={
             "undone": entries,
             "files": [{"file": name, "diff": diff} for name, diff in diff_edits(project, plan.edits.files)],
+            "locks": locks,
             "written": written,
             "findings": [row_to_json(row) for row in rows],
         },
     )
+
+
+def _describe_lock_edit(plan: UndoPlan, edit: LockEdit) -> dict[str, Any]:
+    """Return which lock is edited, and which files next to it are removed and written."""
+    before, after = (
+        {pin.path for _, _, pin in list_file_pins(lockfile.parse(data))} for data in (edit.before, edit.after)
+    )
+    folder = edit.path.parent
+    return {
+        "file": plan.project.display_path(edit.path),
+        "removed": [plan.project.display_path(folder / path) for path in sorted(before - after)],
+        "added": [plan.project.display_path(folder / path) for path in sorted(after - before)],
+    }
+
+
+def _list_lock_notes(locks: Sequence[Mapping[str, Any]], *, written: bool) -> Iterator[str]:
+    for lock in locks:
+        yield f"the lock {lock['file']} {'was' if written else 'would be'} edited too: its entries as before"
+        for what, files in (("removed", lock["removed"]), ("written again", lock["added"])):
+            if files:
+                verb = "would be" if not written else "was" if len(files) == 1 else "were"
+                yield f"next to the lock {verb} {what}: {', '.join(files)}"
 
 
 def build_recovery_report(command: EditCommand, notes: tuple[str, ...]) -> Report:
@@ -74,7 +102,7 @@ def build_recovery_report(command: EditCommand, notes: tuple[str, ...]) -> Repor
         summary="the clients' files are as they were before the interrupted edit",
         exit_code=EXIT_CLEAN,
         notes=notes,
-        facts={"undone": [], "files": [], "written": True, "findings": []},
+        facts={"undone": [], "files": [], "locks": [], "written": True, "findings": []},
     )
 
 

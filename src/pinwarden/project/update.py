@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.files import config_edits
+from pinwarden.clients.files import ConfigEdits
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -18,11 +18,10 @@ from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import warnings_to_json
-from pinwarden.project.client_edits import read_lock_edit, record_edits, to_backup_server
+from pinwarden.project.client_edits import list_entry_edits
 from pinwarden.project.client_install import ClientEntries, build_not_updated_row, read_locked_entry
-from pinwarden.project.config_diff import FileEdit
-from pinwarden.project.edit_backups import EditSet
 from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
+from pinwarden.project.lock_draft import commit_draft, draft_lock
 from pinwarden.project.locked_servers import build_approve_command, has_pinned_bytes
 from pinwarden.project.newer_dependencies import (
     DependencyUpdate,
@@ -109,7 +108,7 @@ def update(project: Project, request: UpdateRequest, policies: Policies, lock_op
     report = _report_proposal(project, request, proposal)
     if not request.confirmed:
         return report
-    writer = _ReleaseWriter(project, request, policies, lock_options, updater)
+    writer = _ReleaseWriter(project, request, policies, lock_options)
     failures = writer.write(proposal.writable)
     for dependency_update in proposal.dependencies:
         write_dependency_update(project, dependency_update, lock_options.now)
@@ -327,18 +326,12 @@ class _ReleaseWriter:
         request: UpdateRequest,
         policies: Policies,
         lock_options: LockOptions,
-        updater: PackageUpdater,
     ) -> None:
         self._project, self._request, self._policies, self._lock_options = project, request, policies, lock_options
-        self._updater = updater
-        self._warnings: list[Row] = []
+        self.warnings: list[Row] = []
+        """Scan warnings that prevented the approval of a new release's surface."""
         self._client = ""
         """The client whose entry is being written, for error messages."""
-
-    @property
-    def warnings(self) -> list[Row]:
-        """Scan warnings that prevented the approval of a new release's surface."""
-        return [*self._warnings, *self._updater.warnings]
 
     def write(self, releases: Sequence[Release]) -> list[Row]:
         """Write newer releases, server by server. Returns rows for the servers that were left unchanged."""
@@ -357,36 +350,29 @@ class _ReleaseWriter:
     def _write_server(self, releases: Sequence[Release], client_entries: ClientEntries) -> None:
         """Write one server for all of its clients, or change nothing.
 
-        1. Write the lock entry of every client.
+        1. Write the entry of every client into a draft of the lock.
         2. Pin the new bytes of entries that are started through ``pinwarden run``.
-        3. Write the clients' files. If anything fails, the lock and the files are restored.
+        3. Back up the lock and the clients' files, and write all of them.
         """
-        keys = [release.entry.key for release in releases]
-        lock = read_lock_edit(self._project.lock)
-        with lock_store.restore_on_error(self._project.lock, keys), config_edits() as edits:
-            configured = [(release.entry, self._write_lock(release, client_entries)) for release in releases]
-            for entry, server in configured:
-                if is_enforced(entry) and server is not None:
-                    self._pin_bytes(entry)
-            for entry, server in configured:
-                if server is not None:
-                    self._write_config(entry, server, edits)
-            files = tuple(FileEdit(path=path, before=before, after=after) for path, before, after in edits.list_edits())
-            servers = tuple(
-                to_backup_server(self._project, entry.key, server, files)
-                for entry, server in configured
-                if server is not None
-            )
-            after = lock_store.read_bytes(self._project.lock)
-            recorded = EditSet(command="update", files=files, locks=(replace(lock, after=after),), servers=servers)
-            if servers:
-                record_edits(self._project, recorded)
+        with draft_lock(self._project) as draft:
+            servers = {release.entry.key: self._write_lock(draft.copy, release, client_entries) for release in releases}
+            configured = {key: server for key, server in servers.items() if server is not None}
+            edits = ConfigEdits()
+            for entry in (release.entry for release in releases if release.entry.key in configured):
+                if is_enforced(entry):
+                    self._pin_bytes(draft.copy, entry)
+                self._edit_config(draft.copy, entry, configured[entry.key], edits)
+            files = list_entry_edits(edits.collected)
+            commit_draft(draft, [release.entry.key for release in releases], configured, files, self._lock_options.now)
 
-    def _write_lock(self, release: Release, client_entries: ClientEntries) -> ConfiguredServer | None:
-        """Write the lock. Returns the server as its client's file must have it; None if no file has it."""
+    def _write_lock(self, draft: Project, release: Release, client_entries: ClientEntries) -> ConfiguredServer | None:
+        """Write the draft. Returns the server as its client's file must have it; None if no file has it."""
         self._client = find_client(release.entry)
         if not isinstance(release, ListedRelease):
-            return self._updater.write_lock(release)
+            updater = PackageUpdater(draft, self._policies, self._lock_options)
+            server = updater.write_lock(release)
+            self.warnings += updater.warnings
+            return server
         client_entries.refuse_changed(release.entry.key)
         request = LockRequest(
             name=release.entry.name,
@@ -395,11 +381,11 @@ class _ReleaseWriter:
             scope="global" if release.entry.scope == "global" else "project",
             source=release.entry.source,
         )
-        locked = lock_from_registry(self._project, request, self._policies, self._lock_options)
-        self._warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
-        return client_entries.build_updated_server(release.entry.key)
+        locked = lock_from_registry(draft, request, self._policies, self._lock_options)
+        self.warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
+        return client_entries.build_updated_server(read_locked_entry(draft, release.entry.key))
 
-    def _pin_bytes(self, entry: Entry) -> None:
+    def _pin_bytes(self, draft: Project, entry: Entry) -> None:
         from pinwarden.project.prove import pin_entry
 
         self._client = find_client(entry)
@@ -408,18 +394,18 @@ class _ReleaseWriter:
                 "BYTES_NOT_LOCKED",
                 "it is started through pinwarden run, and its new bytes cannot be downloaded offline",
             )
-        pin_entry(self._project, entry.key, self._request.fetch_context, self._lock_options.now)
+        pin_entry(draft, entry.key, self._request.fetch_context, self._lock_options.now)
 
-    def _write_config(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
-        """Write a client's file. A server that the client starts through ``pinwarden run`` keeps that command."""
+    def _edit_config(self, draft: Project, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
+        """Edit a client's entry. A server that the client starts through ``pinwarden run`` keeps that command."""
         from pinwarden.project.enforced_entry import EnforceOptions, enforce_entry
 
         self._client = find_client(entry)
         if not is_enforced(entry):
             edits.replace_entry(server, server.entry)
             return
-        options = EnforceOptions(project=self._project, servers=(), now=self._lock_options.now, edits=edits)
-        enforce_entry(options, read_locked_entry(self._project, entry.key), server)
+        options = EnforceOptions(project=draft, servers=(), now=self._lock_options.now, edits=edits)
+        enforce_entry(options, read_locked_entry(draft, entry.key), server)
 
 
 # Step 5: report what was written

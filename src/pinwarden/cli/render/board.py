@@ -7,13 +7,13 @@ words are printed.
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 from unicodedata import combining, east_asian_width
 
 from pinwarden.cli.render.text import get_terminal_width
+from pinwarden.cli.render.wrapping import wrap_sentence
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.text import neutralize_log_commands, parse_timestamp, show_invisible
 from pinwarden.project.scopes import SCOPE_LABELS
@@ -215,9 +215,7 @@ def measure_width(text: str) -> int:
 
 
 def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        show_invisible(text), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
-    )
+    return wrap_sentence(show_invisible(text), width, indent=indent, hanging=indent + "  ")
 
 
 def _can_encode(text: str) -> bool:

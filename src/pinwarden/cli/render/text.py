@@ -15,6 +15,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from pinwarden.cli.render.wrapping import wrap_sentence
 from pinwarden.core.record import Record
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 _COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
 _LEVEL_WIDTH = 8
+_BELOW_LEVEL = " " * (_LEVEL_WIDTH + 2)
 _MAX_CELL = 60
 Detail = Literal["quiet", "normal", "verbose"]
-_FINAL_COMMAND = re.compile(r"(?:^|: )(?P<command>(?:pinwarden|python3|uv|pipx|pip|mkdir|git|apt-get) [^\n]*)\Z")
 _CONTEXT = 160  # characters of unchanged text between two changes of a long text
 
 
@@ -99,7 +100,7 @@ def _render_suspicious_text(group: RowGroup, width: int, colour: bool) -> list[s
     else:
         body = _wrap_lines(f"{sentence} ({', '.join(codes)})", width)
     for excerpt in dict.fromkeys(row.excerpt for row in group.rows if row.excerpt):
-        body += _wrap_lines(f"> {show_invisible(excerpt)}", width)
+        body += _wrap_quoted(f"> {show_invisible(excerpt)}", width)
     return heading + body
 
 
@@ -124,9 +125,8 @@ def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, co
 def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
     """Return a sentence wrapped to the terminal; on a single line if the output is not a terminal.
 
-    A ``label`` precedes the first line; the other lines are indented by its width. A command at the end of the sentence
-    stays on one line, however long it is, so that it can be pasted. ``stream`` is where the text will be written
-    (default: stdout).
+    A ``label`` precedes the first line; the other lines are indented by its width. A command stays on one line, however
+    long it is, so that it can be pasted. ``stream`` is where the text will be written (default: stdout).
     """
     displayed = show_invisible(text)
     width = _measure_width(stream)
@@ -134,21 +134,7 @@ def wrap(text: str, label: str = "", *, stream: TextIO | None = None) -> str:
         return neutralize_log_commands(f"{label}{displayed}\n")
     indent = " " * len(label) or "  "
 
-    def wrap_part(part: str) -> list[str]:
-        return textwrap.wrap(
-            part,
-            max(40, width),
-            initial_indent=label,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
-    lines = wrap_part(displayed)
-    found = _FINAL_COMMAND.search(displayed)
-    command = found["command"] if found is not None else ""
-    if command and ". " not in command and not any(command in line for line in lines):
-        lines = [*(wrap_part(displayed.removesuffix(command)) or [label.rstrip()]), f"{indent}{command}"]
+    lines = wrap_sentence(displayed, max(40, width), indent=label, hanging=indent)
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
@@ -191,9 +177,7 @@ def sections(parts: Iterable[Mapping[str, Any]]) -> str:
     for part in parts:
         lines.append(show_invisible(part["heading"]))
         for line in part["lines"]:
-            lines += textwrap.wrap(
-                show_invisible(line), width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-            )
+            lines += wrap_sentence(show_invisible(line), width, indent="  ", hanging="    ")
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
@@ -219,13 +203,13 @@ def _render_row(row: Row, names: list[str], width: int, colour: bool) -> list[st
     lines = _render_heading(row, names, width, colour)
     lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
-        lines += _wrap_lines(render_inline_diff(row.before, row.after), width, colour=colour)
+        lines += _wrap_quoted(render_inline_diff(row.before, row.after), width, colour=colour)
     elif row.before is not None:
-        lines += _wrap_lines(_mark_text("delete", show_invisible(row.before)), width, colour=colour)
+        lines += _wrap_quoted(_mark_text("delete", show_invisible(row.before)), width, colour=colour)
     elif row.after is not None:
-        lines += _wrap_lines(_mark_text("insert", show_invisible(row.after)), width, colour=colour)
+        lines += _wrap_quoted(_mark_text("insert", show_invisible(row.after)), width, colour=colour)
     elif row.excerpt:
-        lines += _wrap_lines(f"> {show_invisible(row.excerpt)}", width)
+        lines += _wrap_quoted(f"> {show_invisible(row.excerpt)}", width)
     return lines
 
 
@@ -260,16 +244,15 @@ def _mark_text(operation: str, text: str) -> str:
     return _MARK_IN_TEXT.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
 
 
-def _wrap_lines(text: str, width: int, *, colour: bool = False, hanging: str = "") -> list[str]:
-    indent = " " * (_LEVEL_WIDTH + 2)
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + hanging,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+def _wrap_lines(text: str, width: int, *, hanging: str = "") -> list[str]:
+    """Wrap a sentence of Pinwarden's below the severity of its row."""
+    return wrap_sentence(text, width, indent=_BELOW_LEVEL, hanging=_BELOW_LEVEL + hanging)
+
+
+def _wrap_quoted(text: str, width: int, *, colour: bool = False) -> list[str]:
+    """Wrap a text of a server or a file below the severity of its row."""
+    indent = _BELOW_LEVEL
+    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     if not colour:
         return lines
     # Coloured after wrapping, so that escape codes do not count as width. A mark may span lines.
