@@ -74,7 +74,7 @@ class ApprovedServer:
         self._sentences: frozenset[str] | None = None
         self._hosts: frozenset[str] | None = None
         self._identifiers: frozenset[str] | None = None
-        self._descriptions: dict[str, list[tuple[str, str, str]]] | None = None
+        self._descriptions: dict[str, _Descriptions] | None = None
         self._writing: frozenset[str] | None = None
 
     @property
@@ -150,10 +150,28 @@ class ApprovedServer:
             for item in _list_items(self._surface):
                 text = item.value.get("description")
                 if isinstance(text, str):
-                    self._descriptions.setdefault(_abbreviate(text), []).append((item.kind.entity, item.key, text))
-        candidates = self._descriptions.get(_abbreviate(description), ())
-        others = (text for *owner, text in candidates if owner != [entity, key])
-        return any(normalise(text) == normalise(description) for text in others)
+                    owners = self._descriptions.setdefault(_abbreviate(text), _Descriptions()).owners
+                    owners.setdefault(text, set()).add((item.kind.entity, item.key))
+        candidates = self._descriptions.get(_abbreviate(description))
+        return candidates is not None and bool(candidates.find_owners(description) - {(entity, key)})
+
+
+class _Descriptions:
+    """Descriptions that begin with the same letters, each with the kind and key of the items that have it."""
+
+    __slots__ = ("_by_normalised", "owners")
+
+    def __init__(self) -> None:
+        self.owners: dict[str, set[tuple[str, str]]] = {}
+        self._by_normalised: dict[str, set[tuple[str, str]]] | None = None
+
+    def find_owners(self, description: str) -> set[tuple[str, str]]:
+        """Return the items with this description, apart from spaces, punctuation and letter case."""
+        if self._by_normalised is None:
+            self._by_normalised = {}
+            for text, owners in self.owners.items():
+                self._by_normalised.setdefault(normalise(text), set()).update(owners)
+        return self._by_normalised.get(normalise(description), set())
 
 
 class ApprovedText:
