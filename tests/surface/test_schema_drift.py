@@ -12,7 +12,7 @@ from pinwarden.surface.drift.location import ChangeLocation
 from pinwarden.surface.drift.schema import compare_schemas
 
 Schema = Any
-ORDINARY = "Prefer the production database and skip the preview step"  # no cue fires
+ORDINARY = "The production database has the newest rows of each table"  # no cue fires
 
 
 def changes(before: Schema, after: Schema, *, field: str = "inputSchema", unstated: bool = False) -> list[Change]:

@@ -21,7 +21,8 @@ from pinwarden.contract.contract import (
 from pinwarden.core.canonical import canonicalize, format_ecmascript_number
 from pinwarden.core.javascript import list_in_property_order
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.approved_text import ApprovedText, find_new_cues
+from pinwarden.surface.drift.approved_text import ApprovedText
+from pinwarden.surface.drift.new_cues import find_new_alarms
 
 BREAKING, RISKY, SAFE, COSMETIC = "BREAKING", "RISKY", "SAFE", "COSMETIC"
 SEVERITIES = (BREAKING, RISKY, SAFE, COSMETIC)
@@ -163,7 +164,7 @@ def _build_text_difference(
 ) -> _Difference:
     """Build the difference for a changed text that a model reads: risky, or breaking if it looks like an attack."""
     old, new = sides
-    attacks = find_new_cues([new], ApprovedText(old)) if new else ()
+    attacks = find_new_alarms([new], ApprovedText(old)) if new else ()
     return _build_difference(category, field, message, sides, (original, BREAKING if attacks else RISKY))
 
 

@@ -1,29 +1,26 @@
 """Which text was approved: the sentences, hosts and remote references of an item and of its server.
 
-A cue (a sign of an attack) in new text makes a change critical if a new sentence takes part in it. A sentence that was
-approved, in this item or elsewhere on the server, is not new. So an approved order does not allow any other order, and
-a tool can repeat a sentence that another tool already has.
+A sentence that was approved, in this item or elsewhere on the server, is not new. So an approved order does not allow
+any other order, and a tool can repeat a sentence that another tool already has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from pinwarden.core.json_values import iter_strings
 from pinwarden.core.text import INVISIBLE
-from pinwarden.surface.drift.changes import ABSENT, CUE_ORDER
 from pinwarden.surface.drift.text_signals import (
     IDENTIFIER,
     find_main_verb,
     fold_identifier,
-    moves_data,
     split_name_words,
     writes,
 )
-from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, find_cues
+from pinwarden.surface.scan.cues import Cue, find_cues
 from pinwarden.surface.scan.hidden_text import fold_word
 from pinwarden.surface.scan.scan import NeighbourTools
 from pinwarden.surface.sentences import SplitSentence, normalise, split_sentences
@@ -43,7 +40,6 @@ KNOWN_DIALECTS = frozenset(
 NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose member names the schema's author chooses, so these names are not keywords themselves."""
 _DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
-_ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
 _BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
 _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 
@@ -57,6 +53,7 @@ class ApprovedServer:
         "_hosts",
         "_identifiers",
         "_neighbours",
+        "_new_count",
         "_sentences",
         "_surface",
         "_writing",
@@ -72,6 +69,7 @@ class ApprovedServer:
         self._neighbours = neighbours
         self._current = current
         self._sentences: frozenset[str] | None = None
+        self._new_count: int | None = None
         self._hosts: frozenset[str] | None = None
         self._identifiers: frozenset[str] | None = None
         self._descriptions: dict[str, _Descriptions] | None = None
@@ -87,6 +85,21 @@ class ApprovedServer:
             known = (sentence.normalised for text in dict.fromkeys(texts) for sentence in split_sentences(text))
             self._sentences = frozenset(known)
         return self._sentences
+
+    def count_new_sentences(self) -> int | None:
+        """Return how many different sentences the server has now that it did not have; None if they are not known."""
+        if self._new_count is None and self._current is not None:
+            server = self._current.server or {}
+            texts = iter_strings([*(item.value for item in _list_items(self._current)), dict(server)])
+            present = {
+                sentence.normalised
+                for text in dict.fromkeys(texts)
+                if len(text) >= _MIN_SENTENCE
+                for sentence in split_sentences(text)
+                if len(sentence.normalised) >= _MIN_SENTENCE
+            }
+            self._new_count = len(present - self.sentences)
+        return self._new_count
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -120,6 +133,14 @@ class ApprovedServer:
             tools = self._surface.items_of_kind(TOOL) if self._surface else ()
             self._writing = frozenset(fold_identifier(item.key) for item in tools if _is_writing(item.value))
         return self._writing is not None and not self._writing.isdisjoint(names)
+
+    def pair_tools(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the approved and the current definition of each tool that the server had and has."""
+        tools = self._current.items_of_kind(TOOL) if self._current else ()
+        current = {item.key: item.value for item in tools if item.digest is not None}
+        for item in self._surface.items_of_kind(TOOL) if self._surface else ():
+            if item.digest is not None and item.key in current:
+                yield item.value, current[item.key]
 
     def names_other_server(self, sentence: str) -> bool:
         """Whether a sentence names a tool of another server that this server does not have."""
@@ -247,6 +268,7 @@ class ApprovedText:
         return sentence.normalised in self.server.sentences
 
 
+_MIN_SENTENCE = 8  # characters; shorter ones are names and values
 _NO_SERVER = ApprovedServer()
 _MAX_BEGINNING = 60  # words of a sentence that are compared with the beginning of approved ones
 
@@ -300,54 +322,6 @@ def _hides_characters(text: str) -> bool:
     return any(not match[0].isspace() for match in INVISIBLE.finditer(text))
 
 
-def find_new_cues(
-    texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()
-) -> tuple[str, ...]:
-    """Find the codes of cues in ``texts`` in which a new sentence takes part, the most severe first."""
-    new_codes: set[str] = set()
-    for text in dict.fromkeys(texts):
-        sentences = approved.find_new_sentences(text)
-        for cue in _find_cues_cached(text) if sentences else ():
-            if cue.code not in new_codes and cue.code not in ignored and _is_new(cue, text, sentences, approved):
-                new_codes.add(cue.code)
-    return tuple(code for code in CUE_ORDER if code in new_codes)
-
-
-def _is_new(cue: Cue, text: str, sentences: list[SplitSentence], approved: ApprovedText) -> bool:
-    if cue.code == "destination":
-        host = _extract_host(text[cue.start : cue.end])
-        return _is_destination(cue, text) and not is_known_dialect(text) and approved.is_new_host(host)
-    if cue.code == "oversized_text":
-        return True
-    taking_part = [sentence for sentence in sentences if sentence.start < cue.end and cue.start < sentence.end]
-    return any(not approved.is_approved_elsewhere(text, sentence) for sentence in taking_part)
-
-
-def _is_destination(cue: Cue, text: str) -> bool:
-    """Whether an address is more than a reference: it is the whole text, or its sentence moves data there."""
-    for start, end, normalised in split_sentences(text):
-        if start <= cue.start < end:
-            return " " not in normalised or moves_data(text[start : cue.start], text[cue.end : end])
-    return True
-
-
-def find_new_item_cues(value: Any, server: ApprovedServer | None = None) -> tuple[str, ...]:
-    """Find the codes of cues that make a new item critical, the most severe first.
-
-    A new item needs review in any case. Many ordinary tools mention an address or a key; only an item with both is
-    suspicious.
-    """
-    approved = ApprovedText(ABSENT, server)
-    codes: set[str] = set()
-    for text in dict.fromkeys(iter_strings(value)):
-        cues = [cue for cue in _find_cues_cached(text) if not cue.is_quoted]
-        sentences = approved.find_new_sentences(text) if cues else []
-        codes |= {cue.code for cue in cues if cue.code not in codes and _is_new(cue, text, sentences, approved)}
-    if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
-        return ()
-    return tuple(code for code in CUE_ORDER if code in codes)
-
-
 def find_schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
     """Find the critical kinds of change in new parts of a schema: remote references and exposed headers."""
     kinds: list[str] = []
@@ -370,10 +344,10 @@ def is_known_dialect(value: Any) -> bool:
 
 def _find_hosts(value: Any) -> frozenset[str]:
     return frozenset(
-        _extract_host(text[cue.start : cue.end])
+        extract_host(text[cue.start : cue.end])
         for text in dict.fromkeys(iter_strings(value))
         if "." in text
-        for cue in _find_cues_cached(text)
+        for cue in find_cues_cached(text)
         if cue.code == "destination"
     )
 
@@ -383,11 +357,13 @@ _MAX_SHORT_TEXT = 60
 _find_cues_in_short_text = lru_cache(maxsize=16_384)(find_cues)
 
 
-def _find_cues_cached(text: str) -> tuple[Cue, ...]:
+def find_cues_cached(text: str) -> tuple[Cue, ...]:
+    """Find all cues in ``text``, from the cache if the text is short."""
     return _find_cues_in_short_text(text) if len(text) <= _MAX_SHORT_TEXT else find_cues(text)
 
 
-def _extract_host(address: str) -> str:
+def extract_host(address: str) -> str:
+    """Return the host of an address in lower case."""
     return _AFTER_HOST.sub("", _BEFORE_HOST.sub("", address.strip())).casefold().rstrip(".")
 
 

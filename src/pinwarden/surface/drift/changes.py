@@ -204,6 +204,8 @@ class Change(Record):
     after: Any
     """The value at the path after the change. Both ``before`` and ``after`` are ``ABSENT`` if there is no value."""
     reason: str
+    sentence: str = ""
+    """The sentence or address that makes the change critical; empty if no single one does."""
 
     def to_json(self) -> dict[str, Any]:
         """Convert the change to a JSON object. An absent ``before`` or ``after`` value has no member in it."""
@@ -216,6 +218,7 @@ class Change(Record):
             "kind": self.kind,
             "severity": self.severity,
             "reason": self.reason,
+            **({"sentence": self.sentence} if self.sentence else {}),
             **{side: value for side, value in sides.items() if value is not ABSENT},
         }
 

@@ -11,19 +11,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pinwarden.core.json_values import is_json_equal, iter_strings
+from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
-from pinwarden.surface.drift.approved_text import (
-    ApprovedServer,
-    ApprovedText,
-    find_new_cues,
-    find_new_item_cues,
-    find_schema_alarms,
-)
+from pinwarden.surface.drift.approved_text import ApprovedServer, ApprovedText, find_schema_alarms
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
 from pinwarden.surface.drift.item import MemberRule, compare_icons, compare_items, compare_website_urls
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
+from pinwarden.surface.drift.new_cues import Alarm, find_item_alarms, find_text_alarms
 from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, find_wrapped_names, pair_items
 from pinwarden.surface.drift.schema import is_closed
 from pinwarden.surface.drift.text_signals import fold_identifier
@@ -112,23 +107,22 @@ def _build_added_change(
     item: Item, old: Item | None, similar: Mapping[str, str | None], within_release: bool, server: ApprovedServer
 ) -> Change:
     approved = ApprovedText(_value_or_absent(old), server)
-    cues = find_new_item_cues(item.value, server) if old is None else find_new_cues(iter_strings(item.value), approved)
-    kinds = [f"new_{code}" for code in cues]
-    kinds += find_schema_alarms(item.value, approved)
+    alarms = find_item_alarms(item.value, server) if old is None else [*find_text_alarms(item.value, approved)]
+    alarms += map(Alarm, find_schema_alarms(item.value, approved))
     if server.interferes(item, approved):
-        kinds.append("tool_shadowing")
+        alarms.append(Alarm("tool_shadowing"))
     notes: list[str] = []
     if old is not None:
-        kinds.insert(0, _choose_rename_kind(old, item, within_release, server))
+        alarms.insert(0, Alarm(_choose_rename_kind(old, item, within_release, server)))
         notes.append(f"It was approved as {_quote_name(old.key)}.")
     for kind_of_name, name in similar.items():
         if name is not None:
-            kinds.insert(0, kind_of_name)
+            alarms.insert(0, Alarm(kind_of_name))
             notes.append(f"The similar name is {_quote_name(name)}.")
             break
-    kind = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
+    kind = "renamed_in_release" if Alarm("renamed_in_release") in alarms else "item_added"
     return _locate_item(item, "added").build_change_with_alarms(
-        kind, _value_or_absent(old), item.value, kinds, note=" ".join(notes)
+        kind, _value_or_absent(old), item.value, alarms, note=" ".join(notes)
     )
 
 
@@ -208,7 +202,7 @@ def _compare_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
     """
     for member in ("instructions", "serverInfo"):
         value = after.get(member)
-        alarms = [f"new_{code}" for code in find_new_item_cues(value)]
+        alarms = find_item_alarms(value)
         if alarms or (member == "instructions" and value):
             location = ChangeLocation(entity="server", name="", field=member, approved=ApprovedText(ABSENT)).child(
                 member

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from pinwarden.core.canonical import is_number
@@ -13,9 +14,11 @@ from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
 from pinwarden.surface.drift.schema import compare_schemas
 from pinwarden.surface.drift.text_signals import (
+    adds,
     describes_destruction,
     destroys,
     find_main_verb,
+    reads,
     split_name_words,
     writes,
 )
@@ -279,6 +282,7 @@ _MEMBER_RULES: dict[str, MemberRule] = {
 """The rule for each member that means the same in all kinds of items."""
 
 
+_MIN_REVISED = 4  # tools whose hints must change alike before they count as revised together
 _HARMLESS_VALUES = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 """For each hint, the value that makes a tool look less dangerous. MCP's default is the opposite value."""
 
@@ -305,7 +309,9 @@ def _compare_hint(location: ChangeLocation, old: dict[str, Any], new: dict[str, 
         yield from compare_texts(location, before, after)
     elif hint not in _HARMLESS_VALUES:
         yield from compare_values(location, before, after, "annotation_changed")
-    elif _denies_hazard(hint, old, new):
+    elif _denies_hazard(hint, old, new) and not (
+        _agrees_with_name(location, hint) or _is_revised_everywhere(location, hint)
+    ):
         yield location.build_change("annotation_toward_harmless", before, after)
     elif _contradicts_name(location, hint, after):
         yield location.build_change("read_only_claimed", before, after)
@@ -322,6 +328,21 @@ def _contradicts_name(location: ChangeLocation, hint: str, value: Any) -> bool:
     """Whether a hint says that a tool is harmless which changes or destroys something by its name or description."""
     verb = location.find_main_verb() if _looks_harmless(hint, value) else ""
     return (hint == "readOnlyHint" and writes(verb)) or (hint == "destructiveHint" and destroys(verb))
+
+
+def _agrees_with_name(location: ChangeLocation, hint: str) -> bool:
+    """Whether a tool is harmless by its name or approved description, so that the hint only corrects an earlier one."""
+    verb = location.find_main_verb()
+    return reads(verb) or (hint != "readOnlyHint" and adds(verb))
+
+
+def _is_revised_everywhere(location: ChangeLocation, hint: str) -> bool:
+    """Whether several tools lose the same warning together, as if their author revised the hints of all tools."""
+    pairs = ((old.get("annotations"), new.get("annotations")) for old, new in location.approved.server.pair_tools())
+    revised = (
+        1 for old, new in pairs if isinstance(old, dict) and isinstance(new, dict) and _denies_hazard(hint, old, new)
+    )
+    return len(list(islice(revised, _MIN_REVISED))) == _MIN_REVISED
 
 
 def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:

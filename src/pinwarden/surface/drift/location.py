@@ -1,6 +1,6 @@
 """`ChangeLocation` turns a difference at a location of an item into a ``Change``.
 
-A change becomes critical if a new sentence in it has a cue, a sign of an attack (see ``approved_text.py``).
+A change becomes critical if a new sentence in it has a cue, a sign of an attack (see ``new_cues.py``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 
 from pinwarden.core.json_values import child_pointer, is_json_equal, iter_strings, split_pointer
 from pinwarden.core.record import Record, replace
-from pinwarden.surface.drift.approved_text import ApprovedText, find_new_cues, find_schema_alarms
+from pinwarden.surface.drift.approved_text import ApprovedText, find_schema_alarms
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, Change
+from pinwarden.surface.drift.new_cues import Alarm, find_new_alarms, find_steering_alarm, is_enough, is_suspicious
 from pinwarden.surface.drift.reversal import is_reversed, lost_safeguard
 from pinwarden.surface.drift.text_signals import (
     addresses_model,
@@ -29,6 +30,7 @@ from pinwarden.surface.drift.text_signals import (
 from pinwarden.surface.sentences import normalise, split_sentences
 
 _SCHEMA_MEMBERS = frozenset({"inputSchema", "outputSchema"})
+_REVERSAL = 0.0  # the evidence of a sentence that now says the opposite
 _GENERAL_KINDS = frozenset({"text_changed", "text_added", "text_removed", "member_changed"})
 """Kinds whose reason adds nothing to the reason of an alarm."""
 
@@ -53,6 +55,13 @@ class ChangeLocation(Record):
         description = self.approved.value.get("description")
         return find_main_verb(split_name_words(self.name), description if isinstance(description, str) else "")
 
+    @property
+    def topic(self) -> str:
+        """What the item is about: its name and the first sentence of its approved description."""
+        description = self.approved.value.get("description")
+        sentences = split_sentences(description) if isinstance(description, str) else ()
+        return f"{self.name} {sentences[0].normalised if sentences else ''}"
+
     def build_change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
         """Build a change at this location. The change becomes critical if the new text looks like an attack.
 
@@ -61,13 +70,14 @@ class ChangeLocation(Record):
         return self.build_change_with_alarms(kind, before, after, self._find_alarms(before, after, ignored))
 
     def build_change_with_alarms(
-        self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = ""
+        self, kind: str, before: Any, after: Any, alarms: Iterable[Alarm] = (), note: str = ""
     ) -> Change:
         """Build a change at this location. The first critical kind among ``kind`` and ``alarms`` becomes its kind.
 
         The reason has a sentence for each kind, except general ones such as ``text_changed`` next to an alarm.
         """
-        kinds = list(dict.fromkeys([kind, *alarms]))
+        raised = [Alarm(kind), *alarms]
+        kinds = list(dict.fromkeys(alarm.kind for alarm in raised))
         chosen = next((row for row in map(CHANGE_KINDS.__getitem__, kinds) if row.severity == CRITICAL), None)
         row = chosen or CHANGE_KINDS[kind]
         further = [other for other in kinds if other != row.kind and other not in _GENERAL_KINDS]
@@ -82,47 +92,61 @@ class ChangeLocation(Record):
             before=before,
             after=after,
             reason=" ".join(filter(None, reasons)),
+            sentence=next((alarm.sentence for alarm in raised if alarm.kind == row.kind), ""),
         )
 
-    def _find_alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
+    def _find_alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[Alarm]:
         if after is ABSENT:
             return
         texts = [*iter_strings(after)]
         if before is ABSENT and self.member:
             texts.insert(0, self.member)
-        for code in find_new_cues(texts, self.approved, ignored):
-            yield f"new_{code}"
+        yield from find_new_alarms(texts, self.approved, ignored)
         yield from find_text_signals(before, after, self)
         if self.field in _SCHEMA_MEMBERS:
-            yield from find_schema_alarms(after, self.approved)
+            yield from map(Alarm, find_schema_alarms(after, self.approved))
+        yield from find_steering_alarm(texts, self.approved)
 
 
-def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iterator[str]:
+def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iterator[Alarm]:
     """Find the critical kinds of change that new sentences show, compared with the approved ones."""
     approved = location.approved
     added: list[str] = []
     for text in dict.fromkeys(iter_strings(after)):
         for sentence in approved.find_new_sentences(text):
             added.append(sentence.normalised)
-            signals = [*_find_sentence_signals(text[sentence.start : sentence.end], location)]
+            exact = text[sentence.start : sentence.end]
+            signals = [*_find_sentence_signals(exact, location)]
             # The sentences of the whole server are needed only for the few sentences with a signal.
             if signals and not approved.is_approved_elsewhere(text, sentence):
-                yield from signals
+                yield from (Alarm(kind, exact) for kind in signals)
     if isinstance(before, str) and isinstance(after, str):
         kept = {sentence.normalised for sentence in split_sentences(after)}
         gone = [other.normalised for other in split_sentences(before) if other.normalised not in kept]
         widens = location.entity == "tool" and location.path == "/description" and writes(location.find_main_verb())
-        if gone and any(is_reversed(sentence, gone, widens=widens) for sentence in added):
-            yield "meaning_reversed"
+        turned = (sentence for sentence in added if gone and is_reversed(sentence, gone, widens=widens))
+        for opposite in turned:
+            if is_enough(_REVERSAL, approved.server) or is_suspicious(opposite, approved.server, has_sign=True):
+                yield Alarm("meaning_reversed", opposite)
         if gone and lost_safeguard(gone, added, len(kept)):
-            yield "safeguard_removed"
+            yield Alarm("safeguard_removed", gone[0])
 
 
 def _find_sentence_signals(sentence: str, location: ChangeLocation) -> Iterator[str]:
     server = location.approved.server
     if server.names_other_server(sentence):
         yield "tool_shadowing"
-    elif any(fold_identifier(name) not in server.identifiers for name in find_ordered_identifiers(sentence)):
+    if location.entity == "tool" and claims_read_only(sentence) and writes(location.find_main_verb()):
+        yield "read_only_claimed"
+    signals = [*_find_weak_signals(sentence, location)]
+    if signals and is_suspicious(sentence, server, has_sign=True):
+        yield from signals
+
+
+def _find_weak_signals(sentence: str, location: ChangeLocation) -> Iterator[str]:
+    """Find the signals that a sentence shows by a few words, so that the whole sentence must support them."""
+    server = location.approved.server
+    if any(fold_identifier(name) not in server.identifiers for name in find_ordered_identifiers(sentence)):
         yield "foreign_identifier"
     if location.entity != "tool":
         return
@@ -131,10 +155,7 @@ def _find_sentence_signals(sentence: str, location: ChangeLocation) -> Iterator[
     ):
         yield "new_agent_instruction"
     verb = location.find_main_verb()
-    if writes(verb):
-        if claims_read_only(sentence):
-            yield "read_only_claimed"
-    elif location.field != "outputSchema" and not claims_read_only(sentence):
+    if not writes(verb) and location.field != "outputSchema" and not claims_read_only(sentence):
         if reads(verb) and announces_writing(sentence):
             yield "writing_announced"
         if server.mentions_writing_tool(sentence, location.name) and is_bare_order(sentence):

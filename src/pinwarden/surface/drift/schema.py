@@ -22,7 +22,7 @@ from pinwarden.surface.drift.schema_keywords import (
     get_keyword_values,
     is_textless,
 )
-from pinwarden.surface.drift.schema_signals import asks_for_conversation, is_wordless
+from pinwarden.surface.drift.schema_signals import is_wordless
 
 
 def compare_schemas(
@@ -104,7 +104,7 @@ def _compare_schemas_by_name(position: SchemaPosition, old: Any, new: Any, kinds
     for name in old_schemas | new_schemas:
         inner = position.child(name)
         if name not in old_schemas:
-            asks = kinds[0] == "parameter_added" and asks_for_conversation(name, new_schemas[name])
+            asks = kinds[0] == "parameter_added" and inner.asks_for_conversation(name, new_schemas[name])
             yield inner.build_neutral_change("conversation_requested" if asks else kinds[0], ABSENT, new_schemas[name])
         elif name not in new_schemas:
             yield inner.build_neutral_change(kinds[1], old_schemas[name], ABSENT)

@@ -20,6 +20,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
+from pinwarden.surface.drift.new_cues import is_enough
 from pinwarden.surface.drift.schema_signals import (
     asks_for_conversation,
     forces_choice,
@@ -69,6 +70,7 @@ _MECHANICAL_IN_RESULTS = frozenset(
     }
 )
 """Kinds of change that are only information in the schema of a result, if no text is new."""
+_CONVERSATION = 1.0  # the evidence of a parameter that asks for the conversation
 _DESTINATION = frozenset({"destination"})
 # Keywords that only limit values. Minimum sizes are not among them, because they make the model give more.
 _TEXTLESS_BOUNDS = frozenset(
@@ -124,6 +126,11 @@ class SchemaPosition(Record):
     def with_direction(self, factor: int) -> SchemaPosition:
         """Return this position with the direction multiplied by ``factor``: -1 reverses it, 0 makes it unknown."""
         return replace(self, direction=self.direction * factor)
+
+    def asks_for_conversation(self, name: str, schema: Any) -> bool:
+        """Whether a parameter takes free text about what the model knows."""
+        asks = asks_for_conversation(name, schema, self.location.topic)
+        return asks and is_enough(_CONVERSATION, self.location.approved.server)
 
     def build_neutral_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change whose kind does not depend on the direction."""
@@ -192,7 +199,7 @@ def _compare_text(position: SchemaPosition, before: Schema, after: Schema) -> It
     """Compare text for the model: title, description, $comment."""
     old, new = get_keyword_values(position, before, after)
     name = split_pointer(position.location.path)[-2] if position.is_input else ""
-    if name and asks_for_conversation(name, after) and not asks_for_conversation(name, before):
+    if name and position.asks_for_conversation(name, after) and not position.asks_for_conversation(name, before):
         yield position.build_neutral_change("conversation_requested", old, new)
     else:
         yield from compare_texts(position.location, old, new)

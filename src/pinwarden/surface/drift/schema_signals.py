@@ -108,22 +108,26 @@ _FREE_KEYWORDS = frozenset({"enum", "const", "format", "pattern", "$ref"})
 _MAX_GAP = 2  # words between an extent and what it is the extent of
 
 
-def asks_for_conversation(name: str, schema: Any) -> bool:
-    """Whether a parameter takes free text about the conversation, the prompt, the environment or the session."""
+def asks_for_conversation(name: str, schema: Any, topic: str = "") -> bool:
+    """Whether a parameter takes free text about the conversation, the prompt, the environment or the session.
+
+    ``topic`` says what the tool is about: a chat tool may well take messages.
+    """
     if not isinstance(schema, dict) or not _FREE_KEYWORDS.isdisjoint(schema) or not _takes_free_text(schema):
         return False
     words = split_name_words(name)
     if words and words[-1] in _TECHNICAL_NAMES:
         return False
-    return _is_about_knowledge(words, _MAX_GAP) or mentions_conversation(schema.get("description"))
+    known = {word.removesuffix("s") for word in (*split_name_words(topic), *_PLAIN_WORD.findall(topic.casefold()))}
+    return _is_about_knowledge(words, known) or _mentions_conversation(schema.get("description"), known)
 
 
-def mentions_conversation(text: Any) -> bool:
+def _mentions_conversation(text: Any, topic: set[str]) -> bool:
     """Whether a text is about what the model knows: the whole conversation, the system prompt, earlier answers."""
     if not isinstance(text, str):
         return False
     return any(
-        _is_about_knowledge(_PLAIN_WORD.findall(text[start:end].casefold()), _MAX_GAP)
+        _is_about_knowledge(_PLAIN_WORD.findall(text[start:end].casefold()), topic)
         for start, end, _ in split_sentences(text)
     )
 
@@ -131,12 +135,13 @@ def mentions_conversation(text: Any) -> bool:
 _PLAIN_WORD = lazy_pattern(r"[\w']+")
 
 
-def _is_about_knowledge(words: list[str], gap: int) -> bool:
-    if not _KNOWN_ALONE.isdisjoint(words):
-        return True
-    extent = -gap - 1
+def _is_about_knowledge(words: list[str], topic: set[str]) -> bool:
+    extent = -_MAX_GAP - 1
     for index, word in enumerate(words):
-        if word in _KNOWLEDGE and index - extent <= gap and extent != index:
+        is_topic = word.removesuffix("s") in topic
+        if word in _KNOWN_ALONE and not is_topic:
+            return True
+        if word in _KNOWLEDGE and not is_topic and index - extent <= _MAX_GAP:
             return True
         if word in _EXTENT:
             extent = index

@@ -79,6 +79,7 @@ _READING = parse_words(
     "get list read search find fetch describe show view query check count is has lookup look browse inspect analyze "
     "analyse validate explain compare summarize preview retrieve watch monitor ping status diff"
 )
+_ADDING = parse_words("create add insert append comment reply")
 _DESTROYING = parse_words("delete remove drop purge wipe destroy erase truncate uninstall overwrite kill terminate")
 _CLAIMS_READ_ONLY = lazy_pattern(
     r"\b(?:is|are|purely|strictly|completely) (?:a )?read[ -]?only\b|^\W*read[ -]?only\b"
@@ -175,6 +176,11 @@ def addresses_model(sentence: str, name: str) -> bool:
 def reads(verb: str) -> bool:
     """Whether a verb only looks at something."""
     return verb in _READING
+
+
+def adds(verb: str) -> bool:
+    """Whether a verb creates something and leaves what exists as it is."""
+    return verb in _ADDING
 
 
 def writes(verb: str) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from pinwarden.core.record import Record
 from pinwarden.core.report import plural
 from pinwarden.core.text import show_invisible
+from pinwarden.surface.drift.approved_text import extract_host
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, INFO, Change
+from pinwarden.surface.sentences import normalise
 
 _MAX_ATTACKS = 3  # changes that the sentence names one by one
 _MAX_NAME = 60
@@ -85,18 +87,32 @@ class Decision(Record):
 
 def group_decisions(changes: Iterable[Change]) -> tuple[Decision, ...]:
     """Group the changes that a person must review: each alarm with its copies in other items, then by topic."""
-    topics: dict[tuple[str, str], list[Change]] = {}
+    groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
         if change.severity == CRITICAL:
-            topics.setdefault((change.kind, _summarize_value(change.after)), []).append(change)
+            groups.setdefault((change.kind, _identify_alarm(change)), []).append(change)
         elif change.severity != INFO:
-            topics.setdefault(("", _find_topic(change)), []).append(change)
-    ordered = sorted(topics, key=lambda key: (not key[0], _TOPICS.index(key[1]) if not key[0] else 0))
+            groups.setdefault(("", _find_topic(change)), []).append(change)
+    ordered = sorted(groups, key=lambda key: (not key[0], _TOPICS.index(key[1]) if not key[0] else 0))
     return tuple(
-        Decision(topic=topics[key][0].reason if key[0] else key[1], changes=tuple(topics[key])) for key in ordered
+        Decision(topic=groups[key][0].reason if key[0] else key[1], changes=tuple(groups[key])) for key in ordered
     )
 
 
+def _identify_alarm(change: Change) -> str:
+    """Return what the same alarms have in common: the sentence, the host, or the name and value of what changed."""
+    if change.kind in _ITEM_ALARMS:
+        return ""
+    if change.kind == "new_destination":
+        return extract_host(change.sentence)
+    if change.sentence:
+        return normalise(change.sentence)
+    after = change.after if isinstance(change.after, str) else repr(change.after)
+    return f"{change.path.rpartition('/')[2]} {after}"
+
+
+_ITEM_ALARMS = frozenset({"renamed", "name_wrapped", "look_alike_name", "duplicate_name", "undigestable"})
+"""Kinds that are about the names of items. All items with such a name are one decision."""
 _TOPICS = ("texts", "new items", "parameters", "results", "hints", "the server", "the configuration")
 
 
@@ -112,10 +128,6 @@ def _find_topic(change: Change) -> str:
     if change.entity == "server":
         return "the server"
     return "hints" if change.kind in _HINT_VERBS else "parameters"
-
-
-def _summarize_value(value: object) -> str:
-    return value if isinstance(value, str) else repr(value)
 
 
 def is_without_effect(change: Change) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from math import inf
 from pkgutil import get_data
 from typing import NamedTuple
 
@@ -55,6 +56,8 @@ class _Model(NamedTuple):
     bias: int
     threshold: int
     support: int
+    step: float
+    """The unit of weights and thresholds, in log-odds."""
     weights: Mapping[str, int]
 
 
@@ -76,6 +79,15 @@ def _judge(sentence: str) -> str:
     model = _load()
     features = extract_features(sentence)
     return _describe(features, model.weights) if _score(features, model) >= model.threshold else ""
+
+
+@lru_cache(maxsize=4_096)
+def measure_steering(sentence: str) -> float:
+    """Return the log-odds that a sentence steers the model, relative to what the scan needs for a warning."""
+    if len(sentence) < _MIN_LENGTH:
+        return -inf
+    model = _load()
+    return (_score(extract_features(_undo_disguise(_to_plain(sentence))), model) - model.threshold) * model.step
 
 
 def supports_phrase(text: str, start: int, end: int) -> bool:
