@@ -411,6 +411,17 @@ def test_a_server_that_dies_at_start_is_restarted_with_increasing_delays(tmp_pat
         assert "could not be started" in raw.request("tools/list")["error"]["message"]
 
 
+def test_a_server_that_keeps_exiting_is_refused_at_once_with_the_pause_until_its_next_start() -> None:
+    limits = HttpLimits(first_backoff_seconds=600, max_backoff_seconds=600)
+    behind = UpstreamServer(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
+    with gateway({"dead": behind}, limits=limits) as running, RawClient(running, "dead") as raw:
+        messages = [raw.request("tools/list", request_id=request_id)["error"]["message"] for request_id in range(2)]
+        assert behind.supervisor is not None
+        assert behind.supervisor.starts == behind.supervisor.early_exits == 1
+    assert "exited 1 time right after its start" in messages[1]
+    assert "starts it again in 600 seconds" in messages[1]
+
+
 def test_a_hanging_server_is_replaced(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
         first = raw.request("tools/call", {"name": "pid", "arguments": {}})

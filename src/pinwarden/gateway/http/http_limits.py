@@ -105,6 +105,8 @@ class HttpLimits(Record):
     """Pause before a process is restarted. The pause doubles each time a process exits early."""
     max_backoff_seconds: float = 30.0
     """The longest pause before a process is restarted."""
+    max_awaited_backoff_seconds: float = 3.0
+    """The longest pause that a client waits for. With a longer one, its requests are refused at once."""
     stable_seconds: float = 10.0
     """A process that exits within this time after its start counts as exited early."""
     grace_seconds: float = 2.0

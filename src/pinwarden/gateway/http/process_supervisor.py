@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
+from pinwarden.core.report import plural
 from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_transport import ProcessTransport
@@ -49,6 +50,13 @@ class ProcessSupervisor:
         self.early_exits += 1
         longest = self.limits.max_backoff_seconds
         self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_exits - 1, 20))
+
+    def describe_backoff(self, seconds: float) -> str:
+        """Return the error for a client that asks for a server that keeps exiting. ``seconds`` is the pause left."""
+        return (
+            f"the server exited {plural(self.early_exits, 'time')} right after its start; the gateway starts it again "
+            f"in {seconds:.0f} seconds at the earliest, and the gateway's log has what the server wrote"
+        )
 
 
 class SlotHolder(Protocol):

@@ -219,6 +219,9 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     async def _start(self) -> None:
         pause = self._supervisor.retry_at - self._loop.time()
+        if pause > self._limits.max_awaited_backoff_seconds:
+            self._evict(self._supervisor.describe_backoff(pause))
+            return
         if pause > 0:
             self._pausing = True
             await asyncio.sleep(pause)
@@ -309,8 +312,11 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._closed = True
         if self._stdin is None:
             self._drop_unread()
-        now = self._loop.time()
-        self._supervisor.on_ended(self, now - self._started_at, now, by_gateway=by_gateway)
+        if self._started_at:
+            now = self._loop.time()
+            self._supervisor.on_ended(self, now - self._started_at, now, by_gateway=by_gateway)
+        else:
+            self._supervisor.running.discard(self)
         if self._process is not None:
             self._finish_process()
         elif self._task is not None and by_gateway and self._pausing:
