@@ -43,6 +43,15 @@ def _global_descriptors() -> None:
     uvloop.run(asyncio.sleep(0))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_collections() -> Iterator[None]:
+    """Let the many collections of this module look only at its own objects, not at those of all earlier tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @contextmanager
 def same_descriptors_as_before() -> Iterator[None]:
     gc.collect()
