@@ -84,6 +84,46 @@ class TestPreview:
         assert (world.files() != before, len(backups(world))) == (True, 1)
 
 
+class TestDirectStarts:
+    """A client's file of the time before ``enforce`` is restored, from version control or a backup."""
+
+    @pytest.mark.parametrize("command", ["npx -y acme-notes@1.0.0", "npx -y acme-notes"])
+    def test_it_is_reported_for_what_it_is_and_enforced_again(self, world: SeveralClients, command: str) -> None:
+        world.done("enforce", "--yes")
+        enforced, lock = world.entry("claude"), world.lock.read_bytes()
+        world.write("claude", notes=in_words_of("claude", command.split(" "), "KEY"))
+        outcome = world.run("ci", "--scope", "project")
+        assert outcome.code == 1
+        assert "starts the approved server directly instead of through Pinwarden" in " ".join(outcome.out.split())
+        assert ("names no exact release either" in outcome.out) == ("@" not in command)
+        assert "critical  " not in outcome.out
+        assert outcome.out.endswith("Next: pinwarden enforce notes --scope project\n")
+        (row,) = (row for row in world.run_json("status")[1]["servers"] if row["clients"] == ["claude"])
+        assert (row["changed"], row["pinned"], row["enforced"]) == (False, "yes", "no")
+        assert world.run_json("pin", "--dry-run")[1]["pins"] == []
+        assert world.run("init").code == 0
+        world.done("enforce", "notes", "--yes")
+        assert (world.entry("claude"), world.lock.read_bytes()) == (enforced, lock)
+
+    @pytest.mark.parametrize(
+        ("command", "variables", "code"),
+        [
+            ("npx -y acme-n0tes@1.0.0", {}, "command_swapped"),
+            ("npx -y acme-notes@1.0.0 --eval x", {}, "command_swapped"),
+            ("npx -y acme-notes@1.0.0", {"NODE_OPTIONS": "--require=./x.js"}, "redirecting_variable"),
+        ],
+    )
+    def test_attack_another_command_is_not_taken_for_it(
+        self, world: SeveralClients, command: str, variables: dict[str, str], code: str
+    ) -> None:
+        world.done("enforce", "--yes")
+        entry = in_words_of("claude", command.split(" "), "KEY")
+        world.write("claude", notes={**entry, "env": {**entry["env"], **variables}})
+        codes = {row["code"]: row["severity"] for row in world.run_json("ci")[1]["failures"]}
+        assert (codes.get(code), "started_directly" in codes) == ("critical", False)
+        assert world.run("enforce", "notes", "--yes").code == 1
+
+
 class TestUndo:
     def test_every_file_is_restored_byte_for_byte_and_the_backup_is_removed(self, world: SeveralClients) -> None:
         (world.root / ".mcp.json").write_text(

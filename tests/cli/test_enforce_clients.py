@@ -189,6 +189,12 @@ def test_a_package_and_a_remote_address_are_enforced_and_restored(
     assert launches["remote"]["headers"] == {"Authorization": "PINWARDEN_HEADER_AUTHORIZATION"}
     assert world.doctor_findings("--scope", scope) == []
     assert not world.run_json("enforce", "--dry-run")[1]["files"], "enforcing again changes nothing"
+    enforced = path.read_bytes()
+    path.write_bytes(before)
+    issues = world.run_json("doctor", "--scope", scope)[1]["issues"]
+    assert [change["kind"] for issue in issues for change in issue["changes"]] == ["started_directly"] * 2
+    assert len(world.run_json("enforce", "--dry-run")[1]["files"]) == 1, "a file that was restored is enforced again"
+    path.write_bytes(enforced)
     world.done("enforce", "--undo", "--yes")
     assert path.read_bytes() == before
     assert lock.read_bytes() == locked

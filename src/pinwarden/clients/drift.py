@@ -46,6 +46,10 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         ("kind_swapped", "The approved entry changed from a command to an address, or the reverse."),
     ),
     review=(
+        (
+            "started_directly",
+            "The client starts the approved server directly instead of through Pinwarden, so changes are not blocked.",
+        ),
         ("pin_loosened", "The entry no longer names an exact release."),
         ("pin_tightened", "The entry now names an exact release, and that release was not reviewed."),
         ("release_changed", "The entry names another release of the same package."),
@@ -100,6 +104,15 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
         return (_EntryLocation(name=name, field="entry").build_change("unusable_entry", ABSENT, ABSENT),)
     pair = _EntryPair.parse(name, before, after, client)
     return sort_changes(_compare_pair(pair))
+
+
+def build_direct_start_change(name: str, approved: Any, present: Any, client: Client, *, is_floating: bool) -> Change:
+    """Build the change of an entry that starts the approved server directly instead of through ``pinwarden run``."""
+    servers = (describe_server(parse_configured_server(name, entry, client)) for entry in (approved, present))
+    before, after = (" ".join(shown.get("command") or [shown.get("url", "")]) for shown in servers)
+    more = ["It names no exact release either."] if is_floating else []
+    location = _EntryLocation(name=name, field="entry")
+    return location.build_change("started_directly", before, after, *more)
 
 
 def compare_proposed_inputs(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:

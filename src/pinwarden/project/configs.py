@@ -15,7 +15,7 @@ from pinwarden.clients.command_line import (
     parse_launch,
     parse_locked_start,
 )
-from pinwarden.clients.drift import compare_entries, compare_proposed_inputs
+from pinwarden.clients.drift import compare_proposed_inputs
 from pinwarden.clients.findings import ConfigFinding, build_start_refused_finding, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
@@ -33,12 +33,12 @@ from pinwarden.project.configured_servers import (
     find_repeated_servers,
     find_uncovered_servers,
 )
+from pinwarden.project.direct_starts import compare_with_lock
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.project.scopes import project_in_scope
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.masking import mask_name
-from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -333,9 +333,7 @@ def _compare_located(project: Project, view: ConfigView) -> Iterator[ConfigIssue
         where = read_config_origin(located.entry)
         approved = where.answers if where is not None else {}
         changes = (
-            *compare_entries(
-                located.entry.name, located.locked.entry, redact_entry(server.entry), get_client(located.client)
-            ),
+            *compare_with_lock(located.entry, server.entry, get_client(located.client)),
             *compare_proposed_inputs(located.entry.name, approved, answers),
         )
         if any(change.severity != INFO for change in changes):

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import PROGRAM, parse_locked_start
-from pinwarden.clients.config import ConfiguredServer
+from pinwarden.clients.config import ConfiguredServer, parse_target
 from pinwarden.clients.documents import build_config
-from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.entry_edit import read_remote_entry, replace_command, to_command_entry
 from pinwarden.clients.files import ConfigEdits
 from pinwarden.clients.table import Client, get_client
@@ -35,9 +34,11 @@ from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, to_launch_command
 from pinwarden.lock.lockfile import Lock, put_entries
 from pinwarden.project.configured_servers import identify_entry
+from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.own_program import build_install_command, find_outside_environment, find_own_program
 from pinwarden.system.redaction import redact_entry
+from pinwarden.system.target import HttpTarget
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -126,7 +127,7 @@ def plan_entry(
     client = get_client(where.client if where else entry.client)
     launch = None if is_remote(entry) else _find_startable(entry, extension)
     approved = read_locked_config(entry.key, entry.document).entry
-    server = configured or _find_approved_server(project, entry, client, approved, servers)
+    server = configured or _find_approved_server(project, entry, client, servers)
     bundled = extension.bundle_tree is not None  # a bundle's manifest has its arguments
     arguments = () if launch is None or bundled else launch.launch.arguments
     approved_surface = has_surface(entry)
@@ -193,7 +194,7 @@ def _rewrite(
     """Return the entry with the new command, and the command or address that the lock keeps for it."""
     if launch is not None:
         return replace_command(source, client, words), to_launch_command(launch)
-    if isinstance(known, RemoteLaunch):
+    if isinstance(known, RemoteLaunch) and not isinstance(parse_target(source, client)[0], HttpTarget):
         return replace_command(source, client, words), known
     remote = read_remote_entry(source, client)
     record = RemoteLaunch(
@@ -242,7 +243,7 @@ def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
 
 
 def _find_approved_server(
-    project: Project, entry: Entry, client: Client, approved: Any, servers: Sequence[ConfiguredServer]
+    project: Project, entry: Entry, client: Client, servers: Sequence[ConfiguredServer]
 ) -> ConfiguredServer | None:
     """Find the server in its client's file; None if the file does not have it. Raises if it is not as approved."""
     where = read_config_origin(entry)
@@ -253,8 +254,8 @@ def _find_approved_server(
     ]
     in_file = [server for server in named if where is not None and project.display_path(server.path) == where.file]
     for server in (in_file or named)[:1]:
-        changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
-        if all(change.severity == "info" for change in changes):
+        changes = compare_with_lock(entry, server.entry, client)
+        if is_only_started_directly(changes) or all(change.severity == "info" for change in changes):
             return server
         raise PinwardenError("CONFIG_UNEDITABLE", f"{entry.name[:120]!a} is configured differently than approved")
     return None

@@ -24,6 +24,7 @@ from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.project import approval_candidate as approval_reasons
 from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
 from pinwarden.project.configured_entry import build_config_fragment, build_entry, choose_entry_key
+from pinwarden.project.direct_starts import is_only_started_directly
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
 from pinwarden.project.init_report import build_init_report
 from pinwarden.project.lock import (
@@ -143,6 +144,8 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
     server = replace(
         server, named=named, accepted=named or accepted.everything, warnings_approved=named and accepted.warnings
     )
+    if accepted.direct_starts and server.accepted and is_only_started_directly(server.status.changes):
+        server = replace(server, status=replace(server.status, state="changed"))
     if server.refused is not None or server.status.state == "unchanged" or named:
         return server
     critical = [finding for finding in check_server(server.server) if finding.severity == CRITICAL]

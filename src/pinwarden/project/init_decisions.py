@@ -9,19 +9,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
-from pinwarden.lock.locked_config import read_config_origin, read_locked_config
+from pinwarden.lock.locked_config import read_config_origin
 from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
 from pinwarden.project.configured_entry import find_started_entry
+from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
-from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
@@ -51,6 +50,8 @@ class AcceptedServers(Record):
     everything: bool = False
     warnings: bool = False
     """Whether the user also approves the scan warnings about the named servers."""
+    direct_starts: bool = False
+    """Whether accepted servers that were enforced, and are started directly again, are locked like that."""
 
     def is_named(self, name: str, key: str) -> bool:
         """Whether the user accepted this server by its name or its key."""
@@ -95,7 +96,9 @@ class ApprovedServers:
             state: State = "new" if entry is None else "changed"
             return _build_status(state, () if unknown is None else (unknown,), file)
         changes = self._drift.get((key, file)) or _compare_with_entry(server, entry)
-        return _build_status("changed" if changes else "unchanged", changes, file)
+        # A server that is started directly again needs no decision about what it is: enforcing it is enough.
+        is_changed = bool(changes) and not is_only_started_directly(changes)
+        return _build_status("changed" if is_changed else "unchanged", changes, file)
 
     def entry(self, key: str) -> Entry | None:
         """Return the lock entry with this key; None if the lock has none."""
@@ -163,8 +166,7 @@ def _compare_with_entry(server: ConfiguredServer, entry: Entry) -> tuple[Change,
     """List every difference from the locked configuration, including differences that are not drift."""
     if read_config_origin(entry) is None:
         return ()
-    approved = read_locked_config(entry.key, entry.document).entry
-    return compare_entries(server.name, approved, redact_entry(server.entry), get_client(server.client))
+    return compare_with_lock(entry, server.entry, get_client(server.client))
 
 
 def _locate(server: ConfiguredServer) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from pinwarden.lock.lockfile import PROBLEMS
 
 CHECK_LIVE = "pinwarden ci --live --allow-execute"
 APPROVE_ALL = "pinwarden approve --all"
+ENFORCE_ALL = "pinwarden enforce"
 PIN_RELEASES = "pinwarden pin"
 SET_UP = "pinwarden setup"
 _UNAPPROVED_KINDS = ("rogue_entry", "look_alike_entry")
@@ -29,6 +30,9 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     first = min(failing, key=lambda row: (row.code == COULD_NOT_CHECK, row.severity != "critical"))
     if first.code in PROBLEMS or first.code == "config_unreadable":
         return "pinwarden doctor"
+    direct = list(dict.fromkeys(row.name for row in failing if row.code == "started_directly" and row.name))
+    if direct and first.severity != "critical":
+        return f"pinwarden enforce {quote_name(direct[0])}" if len(direct) == 1 else ENFORCE_ALL
     if first.code == "floating_release":
         return PIN_RELEASES
     if first.code in CONFIG_KINDS and first.severity == "critical":

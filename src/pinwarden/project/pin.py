@@ -27,6 +27,7 @@ from pinwarden.project.client_edits import read_lock_edit, to_backup_server, wri
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
+from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.project.edit_backups import EditSet, LockEdit
 from pinwarden.project.floating_releases import ReleaseResolver
 from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations
@@ -89,6 +90,8 @@ class PinPlan(Record):
     unpinned: tuple[UnpinnedServer, ...]
     exact: int
     """How many entries name an exact release already, or start no package."""
+    to_enforce: int = 0
+    """How many entries were enforced before. Enforcing them again makes their clients start the locked release."""
     contents: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
     """The clients' files that are edited, as they were read."""
 
@@ -112,9 +115,13 @@ def plan_pins(
     pins: list[ServerPin] = []
     unpinned: list[UnpinnedServer] = []
     requested = [server for server in servers if not names or server.name in names]
+    to_enforce = 0
     for server in requested:
         package = find_floating_package(server.target)
         if package is None:
+            continue
+        if _was_enforced(project, lock, server):
+            to_enforce += 1
             continue
         try:
             pin = _plan_edit(server, package, resolver.resolve(server, package))
@@ -125,7 +132,8 @@ def plan_pins(
         project=project,
         pins=tuple(pins),
         unpinned=tuple(unpinned),
-        exact=len(requested) - len(pins) - len(unpinned),
+        exact=len(requested) - len(pins) - len(unpinned) - to_enforce,
+        to_enforce=to_enforce,
         contents={Path(pin.server.path): read_server_file(pin.server) for pin in pins},
     )
 
@@ -174,8 +182,13 @@ def build_pin_report(plans: Sequence[PinPlan], *, written: bool) -> Report:
     outcome = "would name" if not written else "now names" if len(pins) == 1 else "now name"
     parts = [f"{plural(len(pins), 'entry', 'entries')} in {plural(files, 'file')} {outcome} an exact release"]
     parts += [f"{plural(len(unpinned), 'entry', 'entries')} could not be pinned"] if unpinned else []
+    to_enforce = sum(plan.to_enforce for plan in plans)
     if not pins and not unpinned:
-        parts, exact = ["Every entry that starts a package names an exact release"], 0
+        other = " other" if to_enforce else ""
+        parts, exact = [f"Every{other} entry that starts a package names an exact release"], 0
+    if to_enforce:
+        entries = plural(to_enforce, "entry", "entries")
+        parts.append(f"{entries} started directly, without Pinwarden: pinwarden enforce restores the locked release")
     unchecked = unpinned and all(entry.problem.code in _UNCHECKED_CODES for _, entry in unpinned)
     refused = bool(unpinned) or (bool(pins) and not written)
     return Report(
@@ -237,6 +250,13 @@ def _plan_lock_entry(project: Project, lock: Lock | None, pin: ServerPin) -> Ser
     extension = read_extension(changed)
     outdated = extension is not None and extension.surface_of is not None
     return replace(pin, locked=entry, approval="outdated" if outdated else "kept")
+
+
+def _was_enforced(project: Project, lock: Lock | None, server: ConfiguredServer) -> bool:
+    """Whether the lock has the exact release of a server, and enforcing it again makes its client start that one."""
+    entries = (entry for entry in (lock.entries if lock else ()) if _is_entry_of(project, entry, server))
+    client = get_client(server.client)
+    return any(is_only_started_directly(compare_with_lock(entry, server.entry, client)) for entry in entries)
 
 
 def _is_entry_of(project: Project, entry: Entry, server: ConfiguredServer) -> bool:

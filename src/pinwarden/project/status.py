@@ -29,6 +29,7 @@ from pinwarden.project.configs import (
     starts_through_pinwarden,
 )
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
+from pinwarden.project.direct_starts import is_only_started_directly
 from pinwarden.project.explain import describe_target, find_release
 from pinwarden.project.last_checked import LastChecked
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name
@@ -166,7 +167,7 @@ def _group_servers(project: Project, view: ConfigView) -> list[_Group]:
     changed = {
         (issue.key, project.display_path(issue.file))
         for issue in find_config_issues(project, view)
-        if issue.kind == "drift"
+        if issue.kind == "drift" and not is_only_started_directly(issue.changes)
     }
     for server in view.servers:
         file = project.display_path(server.path)

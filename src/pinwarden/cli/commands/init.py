@@ -70,7 +70,12 @@ def init(args: Namespace) -> int:
     from pinwarden.system.clock import now
 
     approver = approver_from(args)
-    accepted = AcceptedServers(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
+    accepted = AcceptedServers(
+        names=tuple(args.accept),
+        everything=args.accept_all,
+        warnings=args.approve_warnings,
+        direct_starts=True,
+    )
     projects = projects_in_scope(args)
     if accepted.names:
         refuse_unknown_names(accepted, [discover_servers(project, accepted) for project in projects])
