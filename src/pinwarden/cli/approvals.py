@@ -22,6 +22,7 @@ from pinwarden.project.approve import (
     build_item_change,
     describe_unchanged,
     list_config_changes,
+    list_neighbours,
     prepare_approval,
     prepare_server,
     record_approval,
@@ -188,10 +189,10 @@ def _decide_each(approval: Approval, approver: Approver) -> str:
             return QUIT if answer == QUIT else SKIPPED
         server = record_configuration(server, approver, now())
     (approved,) = approval.server.reviewed_surfaces()
-    items = list(split_changes(approved, served))
+    items, neighbours = list(split_changes(approved, served)), list_neighbours(server)
     skipped = 0
     for position, (member, key) in enumerate(items, 1):
-        change = build_item_change(approved, served, member, key)
+        change = build_item_change(approved, served, member, key, neighbours)
         step = replace(prepare_approval(server, change.surface), changes=change.changes)
         answer = _decide_item(step, f"{position} of {len(items)}: approve {change.title}?")
         if answer == QUIT:

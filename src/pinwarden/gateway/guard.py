@@ -230,7 +230,8 @@ class Guard:
 
     def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
         """Return a verdict for each member of the server's description of itself."""
-        return check_server(info, self._get_approved_surface(), self.policy.get_item_policy(self.server, "", client))
+        policy = self.policy.get_item_policy(self.server, "", client)
+        return check_server(info, self._get_approved_surface(), policy, read_neighbours=self._read_neighbours)
 
     def get_server_request_policy(self, client: str) -> ServerRequestPolicy:
         """Return the policy for requests from the server."""

@@ -15,6 +15,7 @@ from pinwarden.project.approval_candidate import (
     CONFIGURATION_ONLY,
     ApprovalCandidate,
     is_reviewed,
+    read_neighbours,
     scan_for_approval,
     warnings_to_json,
     was_shown,
@@ -27,6 +28,7 @@ from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_r
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL, build_change_row
 from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.drift.verdict import group_decisions
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Surface
 from pinwarden.system.masking import mask_url, mask_words
 from pinwarden.system.target import StdioTarget
@@ -120,13 +122,20 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
         raise PinwardenError("SURFACE_INVALID", f"{server.name[:120]!a} cannot be approved: {surface.problem}")
     approved, recorded = server.reviewed_surfaces(), server.list_recorded_surfaces()
     candidate = scan_for_approval(server.name, surface, approved, warnings_approved=warnings_approved)
-    changes = {repr(change): change for known in approved or recorded for change in compare(known, surface)}
+    neighbours = list_neighbours(server) if approved or recorded else []
+    changes = {repr(change): change for known in approved or recorded for change in compare(known, surface, neighbours)}
     return Approval(
         server=server,
         candidate=candidate,
         changes=(*list_config_changes(server), *changes.values()),
         is_first=not approved,
     )
+
+
+def list_neighbours(server: ServerToApprove) -> list[tuple[str, Surface]]:
+    """Read the approved surfaces of the other servers in the locks that have this server, each with its name."""
+    locks = dict.fromkeys(part.project.lock for part in server.parts)
+    return [neighbour for lock in locks if lock.is_file() for neighbour in read_neighbours(lock, server.name)]
 
 
 def list_config_changes(server: ServerToApprove) -> tuple[Change, ...]:
@@ -208,7 +217,9 @@ def split_changes(approved: Surface, served: Surface) -> Iterator[tuple[str, str
                 yield kind.member, key
 
 
-def build_item_change(approved: Surface, served: Surface, member: str, key: str) -> ItemChange:
+def build_item_change(
+    approved: Surface, served: Surface, member: str, key: str, neighbours: Sequence[tuple[str, Surface]] = ()
+) -> ItemChange:
     """Build the approved surface with one item as the server serves it now."""
     if member == "server":
         server = {name: value for name, value in (approved.server or {}).items() if name != key}
@@ -222,7 +233,8 @@ def build_item_change(approved: Surface, served: Surface, member: str, key: str)
         surface = replace(approved, items={**approved.items, member: (*kept, *added)})
         kind = next(kind for kind in ITEM_KINDS if kind.member == member)
         title = f"{kind.entity} {key}"
-    return ItemChange(title=title, surface=surface, changes=compare(approved, surface))
+    changes = compare(approved, surface, neighbours, served=served)
+    return ItemChange(title=title, surface=surface, changes=changes)
 
 
 def build_approval_report(approval: Approval, hint: str = "") -> Report:
@@ -243,6 +255,7 @@ def build_approval_report(approval: Approval, hint: str = "") -> Report:
     facts: dict[str, Any] = {
         **first.facts,
         "changes": [change.to_json() for change in changes],
+        "decisions": [decision.to_json() for decision in group_decisions(changes)],
         "blocked_by_default": blocked,
         "counts": counts,
     }

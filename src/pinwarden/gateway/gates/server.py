@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.gates.lists import choose_change_action
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
@@ -30,13 +31,25 @@ EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
 """The protocol extension that can offer a method instead of a capability, by the method's name before the slash."""
 
 
-def check_server(served: Mapping[str, Any], approved: Surface, policy: ItemPolicy) -> tuple[Verdict, ...]:
-    """Return a verdict for each member that the server sends now or that was approved."""
+def check_server(
+    served: Mapping[str, Any],
+    approved: Surface,
+    policy: ItemPolicy,
+    *,
+    read_neighbours: Callable[[], Sequence[tuple[str, Surface]]] = tuple,
+) -> tuple[Verdict, ...]:
+    """Return a verdict for each member that the server sends now or that was approved.
+
+    ``read_neighbours`` returns the names and approved surfaces of the other servers; it is called only if a member
+    differs from its approved value.
+    """
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(served, approved):
-        from pinwarden.surface.drift.compare import compare_server_info
+        from pinwarden.surface.drift.compare import compare
 
-        for change in compare_server_info(approved.server, served):
+        for change in compare(approved, replace(approved, server=served), read_neighbours()):
+            if change.entity != "server":
+                continue
             changes.setdefault(change.field, []).append(change)
     before = approved.server or {}
     return tuple(

@@ -158,9 +158,15 @@ class ApprovedServer:
             return False
         if item.kind is TOOL and any(self._neighbours.find_clones(item)):
             return True
+        return self.has_text_about_neighbours(item.value, approved)
+
+    def has_text_about_neighbours(self, value: Any, approved: ApprovedText) -> bool:
+        """Whether a new sentence of a value names a tool of another server."""
+        if self._neighbours is None or not self._neighbours.tools:
+            return False
         return any(
             self.names_other_server(text[sentence.start : sentence.end])
-            for text in dict.fromkeys(iter_strings(item.value))
+            for text in dict.fromkeys(iter_strings(value))
             for sentence in approved.find_new_sentences(text)
         )
 

@@ -32,13 +32,21 @@ _MIN_CLOSED_SCHEMAS = 3  # schemas that must change together before they count a
 _MAX_NAME = 80
 
 
-def compare(before: Surface, after: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[Change, ...]:
+def compare(
+    before: Surface,
+    after: Surface,
+    neighbours: Sequence[tuple[str, Surface]] = (),
+    *,
+    served: Surface | None = None,
+) -> tuple[Change, ...]:
     """Compare the approved surface with the current one. Returns all changes, the most severe first.
 
     ``neighbours`` are the names and surfaces of the other approved servers, with whose tools new text may interfere.
+    ``served`` is all that the server sends now, if ``after`` has only a part of it. The severity depends on it.
     Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
-    server = ApprovedServer(before, after, NeighbourTools.from_surfaces(after, neighbours))
+    current = after if served is None else served
+    server = ApprovedServer(before, current, NeighbourTools.from_surfaces(current, neighbours))
     changes = [*compare_server_info(before.server, after.server, server), *_report_undigestable_server(after)]
     for kind in ITEM_KINDS:
         changes.extend(_compare_lists(kind, before, after, server))
@@ -185,7 +193,7 @@ def compare_server_info(
     if after is None:
         return
     if before is None:
-        yield from _compare_without_baseline(after)
+        yield from _compare_without_baseline(after, server)
         return
     approved = ApprovedText(dict(before), server)
     for member in dict(before) | dict(after):
@@ -195,14 +203,16 @@ def compare_server_info(
             yield from _SERVER_RULES.get(member, _compare_other_member)(location, old, new)
 
 
-def _compare_without_baseline(after: Mapping[str, Any]) -> Iterator[Change]:
+def _compare_without_baseline(after: Mapping[str, Any], server: ApprovedServer | None) -> Iterator[Change]:
     """Report unapproved text for the model: any instructions, and serverInfo that looks like an attack.
 
     The approved surface may be only a list of tools, so capabilities and an ordinary serverInfo are not reported.
     """
     for member in ("instructions", "serverInfo"):
         value = after.get(member)
-        alarms = find_item_alarms(value)
+        alarms = find_item_alarms(value, server)
+        if server is not None and server.has_text_about_neighbours(value, ApprovedText(ABSENT, server)):
+            alarms.append(Alarm("tool_shadowing"))
         if alarms or (member == "instructions" and value):
             location = ChangeLocation(entity="server", name="", field=member, approved=ApprovedText(ABSENT)).child(
                 member

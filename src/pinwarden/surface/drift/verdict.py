@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pinwarden.core.record import Record
 from pinwarden.core.report import plural
@@ -83,6 +84,15 @@ class Decision(Record):
     topic: str
     """What the changes are about, in the plural: ``texts``, ``parameters``; or the reason of an alarm."""
     changes: tuple[Change, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the decision to a JSON object, with the entity, name and path of each of its changes."""
+        members = ("entity", "name", "path")
+        return {
+            "topic": self.topic,
+            "severity": self.changes[0].severity,
+            "changes": [{member: getattr(change, member) for member in members} for change in self.changes],
+        }
 
 
 def group_decisions(changes: Iterable[Change]) -> tuple[Decision, ...]:
