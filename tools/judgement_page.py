@@ -46,6 +46,11 @@ in `train`, in `development`, or held out. The held-out part is not published, s
 its figures say how Pinwarden judges text that its rules were not built on. Definitions of packages are published only
 if their licence allows copies.
 
+One held-out figure is better than it should be. The kinds of the false critical changes in the held-out upgrades (not
+their texts) were listed once, when 6 of 39 upgrades had one, and the rules for hints, addresses, reversed sentences and
+parameters for the conversation were then relaxed. Take 6 of 39 (15%) as the figure for upgrades that nothing was
+fitted to. The number of decisions (3.7 on average, 53 at worst) was brought down in the same step.
+
 ## Figures
 
 Share of cases, in one run. The peers are ToolPin's scan rules and the YARA rules of Cisco's mcp-scanner. Neither
