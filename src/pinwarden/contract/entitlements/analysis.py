@@ -53,7 +53,7 @@ def analyse(
     at_start = [
         module.activation for handler in selected if (module := interpreter.load_module(handler.module)) is not None
     ]
-    started = _find_reachable(dict.fromkeys(at_start), set())
+    started = find_reachable(dict.fromkeys(at_start), set())
     modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
     for handler in selected:
@@ -68,7 +68,7 @@ def analyse(
         handlers=by_kind_and_name["tool"],
         prompts=by_kind_and_name["prompt"],
         resources=by_kind_and_name["resource"],
-        startup=_collect_entitlements(started),
+        startup=collect_entitlements(started),
     )
     interpreter.clear()
     return analysis
@@ -127,7 +127,7 @@ def _combine_entitlements(
 ) -> Entitlements:
     """Return the entitlements of all handlers that are registered under one name."""
     first_activations = {activation: None for handler in handlers for activation in roots[handler]}
-    entitlements = _collect_entitlements(_find_reachable(first_activations, at_start))
+    entitlements = collect_entitlements(find_reachable(first_activations, at_start))
     notes = [
         _build_unfollowed_code("the handler was not found in the source", handler)
         for handler in handlers
@@ -144,7 +144,7 @@ def _build_unfollowed_code(reason: str, handler: Handler) -> UnfollowedCode:
     return UnfollowedCode(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
 
 
-def _find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
+def find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
     """Return the activations reachable from the roots without ``skipped``, each with its shortest call path."""
     call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
@@ -168,7 +168,7 @@ def _finding_sort_key(finding: EntitlementFinding | UnfollowedCode) -> tuple[str
     return finding.path, finding.line, finding.kind if isinstance(finding, EntitlementFinding) else finding.reason
 
 
-def _collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
+def collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
     findings: dict[tuple[str, str, int], EntitlementFinding] = {}
     unknown: dict[tuple[str, str, int], UnfollowedCode] = {}
     for activation, call_path in call_paths.items():
