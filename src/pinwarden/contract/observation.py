@@ -42,6 +42,7 @@ from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:
+    from pinwarden.contract.javascript_server import JavaScriptSource
     from pinwarden.contract.python_server import PythonServer
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.system.target import Target
@@ -59,19 +60,51 @@ class ObservedServer(Record):
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
 
-def observe_live(target: Target, options: ProbeOptions, folder: Path | None = None) -> ObservedServer:
+def observe_live(
+    target: Target, options: ProbeOptions, folder: Path | None = None, *, scan_packages: bool = False
+) -> ObservedServer:
     """Observe a server in any language by probing it. Facts that only the server's process knows stay unknown.
 
-    If ``folder`` is given, the handlers are found and analysed in the Python source there.
+    The handlers are found and analysed in the source in ``folder``. Without it, they are analysed only if the command
+    starts a JavaScript or TypeScript file.
     """
+    from pinwarden.contract.javascript_server import (
+        can_analyse_javascript,
+        find_source_in_folder,
+        find_source_of_command,
+    )
     from pinwarden.surface.probe.probe import probe
+    from pinwarden.system.target import StdioTarget
 
-    sources = {} if folder is None else read_folder(folder)
+    command = target.command if isinstance(target, StdioTarget) else ()
+    script = find_source_of_command(command) if folder is None and command else None
+    if folder is not None:
+        script = find_source_in_folder(folder, command)
+    if script is not None and folder is not None and not can_analyse_javascript():
+        raise PinwardenError(
+            "USAGE",
+            "the analysis of JavaScript and TypeScript is not installed",
+            hint="Install it with: python3 -m pip install 'pinwarden[javascript]'",
+        )
+    sources = read_folder(folder) if folder is not None and script is None else {}
     surface = probe(target, options)
-    if folder is None:
+    if script is not None and can_analyse_javascript():
+        analysis = _analyse_javascript(surface, script, scan_packages=scan_packages)
+    elif folder is not None:
+        analysis = _analyse_handlers(surface, {}, sources, None)
+    else:
         return _build_observed_server(surface, None, {}, None, {})
-    analysis = _analyse_handlers(surface, {}, sources, None)
     return _build_observed_server(surface, _build_internals({}, analysis), {}, analysis, sources)
+
+
+def _analyse_javascript(surface: Surface, script: JavaScriptSource, *, scan_packages: bool) -> Analysis:
+    from pinwarden.contract.javascript_server import analyse_server
+
+    names = {
+        kind: [item.key for listed in lists for item in surface.items_of_kind(listed)]
+        for kind, lists in _ITEM_KINDS.items()
+    }
+    return analyse_server(script, names, scan_packages=scan_packages)
 
 
 def observe_python(
@@ -320,7 +353,8 @@ def note_unanalysed_tools(observed: ObservedServer) -> tuple[str, ...]:
     )
     return (
         f"the code of {plural(len(names), 'tool')} was not analysed, so its entitlements are unknown: {listed}. To "
-        "analyse Python code, use --server FILE, or --source FOLDER with --command or --url",
+        "analyse Python code, use --server FILE, or --source FOLDER with --command or --url. To analyse "
+        "JavaScript, install pinwarden[javascript] and use --command -- node FILE",
     )
 
 

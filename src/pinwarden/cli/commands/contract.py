@@ -327,7 +327,7 @@ def _add_server_arguments(parser: ArgumentParser) -> None:
     source = parser.add_argument_group("analysing the source")
     source.add_argument("--python", metavar="PROGRAM", help="Python interpreter that has the server's packages")
     source.add_argument(
-        "--source", metavar="DIR", help="with --command or --url: folder of the server's Python package"
+        "--source", metavar="DIR", help="with --command or --url: folder of the server's package (Python, JavaScript)"
     )
     source.add_argument(
         "--scan-packages", action="store_true", help="also analyse installed packages that Pinwarden does not know"
@@ -379,9 +379,11 @@ def _observe(args: Namespace) -> ObservedServer:
     folder = None if args.source is None else Path(args.source)
     with Progress("connecting to the server"):
         if args.url:
-            return observe_live(parse_target(args.url, Namespace(header=args.header, config=None)), options, folder)
+            target = parse_target(args.url, Namespace(header=args.header, config=None))
+            return observe_live(target, options, folder)
         start_options = replace(options, allow_execute=options.allow_execute or args.starts)
-        return observe_live(build_command_target(args.command, args), start_options, folder)
+        target = build_command_target(args.command, args)
+        return observe_live(target, start_options, folder, scan_packages=args.scan_packages)
 
 
 def _refuse_unused_options(args: Namespace) -> None:
@@ -390,7 +392,7 @@ def _refuse_unused_options(args: Namespace) -> None:
         ("--header", args.header and not args.url, "--url"),
         ("--env", args.env and args.url, "--server or --command"),
         ("--python", args.python and not args.server, "--server"),
-        ("--scan-packages", args.scan_packages and not args.server, "--server"),
+        ("--scan-packages", args.scan_packages and args.url, "--server or --command"),
         ("--source", args.source and args.server, "--command or --url"),
     )
     for option, used, required_option in dependencies:

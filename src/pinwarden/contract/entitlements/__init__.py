@@ -1,1 +1,1 @@
-"""Analyse the source of a Python server for the entitlements of its handlers. Start with ``analysis.py``. Pure."""
+"""Analyse the source of a server for the entitlements of its handlers. Start with ``analysis.py``. Pure."""

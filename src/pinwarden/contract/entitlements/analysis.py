@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pinwarden.contract.entitlements.interpreter.interpreter import AbstractInterpreter
 from pinwarden.contract.entitlements.interpreter.program import Activation
@@ -144,9 +145,9 @@ def _build_unfollowed_code(reason: str, handler: Handler) -> UnfollowedCode:
     return UnfollowedCode(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
 
 
-def find_reachable(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
+def find_reachable(roots: dict[Any, None], skipped: set[Any]) -> dict[Any, tuple[Step, ...]]:
     """Return the activations reachable from the roots without ``skipped``, each with its shortest call path."""
-    call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
+    call_paths: dict[Any, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:
         caller = queue.popleft()
@@ -168,7 +169,8 @@ def _finding_sort_key(finding: EntitlementFinding | UnfollowedCode) -> tuple[str
     return finding.path, finding.line, finding.kind if isinstance(finding, EntitlementFinding) else finding.reason
 
 
-def collect_entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
+def collect_entitlements(call_paths: dict[Any, tuple[Step, ...]]) -> Entitlements:
+    """Return the entitlements of activations of any language, each with its call path."""
     findings: dict[tuple[str, str, int], EntitlementFinding] = {}
     unknown: dict[tuple[str, str, int], UnfollowedCode] = {}
     for activation, call_path in call_paths.items():

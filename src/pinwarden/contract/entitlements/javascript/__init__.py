@@ -1,1 +1,1 @@
-"""Analyse JavaScript and TypeScript servers for the entitlements of their handlers. Start with ``analysis.py``. Pure."""
+"""Analyse JavaScript and TypeScript for the entitlements of handlers. Start with ``analysis.py``. Pure."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pinwarden.contract.entitlements.analysis import collect_entitlements, find_reachable
 from pinwarden.contract.entitlements.javascript.engine import TooLargeError
+from pinwarden.contract.entitlements.javascript.loading import UNREADABLE
 from pinwarden.contract.entitlements.javascript.registrations import PROMPT, RESOURCE, TOOL, Registration, Registrations
 from pinwarden.contract.entitlements.javascript.syntax import Node
 from pinwarden.contract.entitlements.javascript.values import (
@@ -25,7 +26,6 @@ class _Interpreter(Registrations):
     def __init__(self, files: Mapping[str, str], *, scan_packages: bool) -> None:
         super().__init__(files, scan_packages=scan_packages)
         self.registrations: dict[tuple[object, ...], Registration] = {}
-        self.unreadable = ""
 
 
 def analyse_javascript(
@@ -37,8 +37,8 @@ def analyse_javascript(
 ) -> Analysis:
     """Find the entitlements of each handler, and of the code that runs when the server starts.
 
-    ``files`` has the text of each file by its path from the server's folder; only ``get`` is called, so the mapping may
-    read files on demand. ``entries`` are the files that the server is started with. ``names`` are the names of the
+    ``files`` has the text of each file by its path from the server's folder. It may read files on demand, and raise
+    ``UnreadableSourceError``. ``entries`` are the files that the server is started with. ``names`` are the names of the
     server's tools and prompts and the URIs of its resources, by ``tool``, ``prompt`` and ``resource``. With
     ``scan_packages``, packages in ``node_modules`` that the catalogue does not cover are analysed too, but not their
     dependencies.
@@ -58,7 +58,7 @@ def analyse_javascript(
     started = find_reachable({module.activation: None for module in modules}, set())
     at_start = {activation for activation in started if activation.label == "<module>"}
     by_kind = {
-        kind: {name: _combine(kind, name, roots.get((kind, name), {}), at_start, interpreter) for name in wanted[kind]}
+        kind: {name: _combine(name, roots.get((kind, name), {}), at_start, interpreter) for name in wanted[kind]}
         for kind in wanted
     }
     return Analysis(
@@ -90,10 +90,7 @@ def _select_names(registration: Registration, wanted: list[str], interpreter: _I
     if registration.names:
         return [name for name in wanted if name in registration.names]
     registered = {
-        name
-        for other in interpreter.registrations.values()
-        if other.kind == registration.kind
-        for name in other.names
+        name for other in interpreter.registrations.values() if other.kind == registration.kind for name in other.names
     }
     return [name for name in wanted if name not in registered]
 
@@ -115,9 +112,7 @@ class _Root(Activation):
 
     __slots__ = ("interpreter", "name", "registration")
 
-    def __init__(
-        self, name: str | None, registration: Registration, interpreter: _Interpreter, frame: Frame
-    ) -> None:
+    def __init__(self, name: str | None, registration: Registration, interpreter: _Interpreter, frame: Frame) -> None:
         super().__init__(f"handler of {name or registration.kind}", frame.module, frame)
         self.name = name
         self.registration = registration
@@ -143,14 +138,16 @@ class _Root(Activation):
 
 
 def _combine(
-    kind: str, name: str, roots: dict[Activation, None], at_start: set[Activation], interpreter: _Interpreter
+    name: str, roots: dict[Activation, None], at_start: set[Activation], interpreter: _Interpreter
 ) -> Entitlements:
     entitlements = collect_entitlements(find_reachable(roots, at_start))
     notes = []
     if not roots:
         notes.append(_build_note(NOT_FOUND, name))
     if interpreter.exhausted:
-        notes.append(_build_note(TOO_LARGE, interpreter.unreadable))
+        notes.append(_build_note(TOO_LARGE, name))
+    # Code of a module that cannot be read may be called from anywhere.
+    notes += [_build_note(UNREADABLE, f"{path}: {problem}") for path, problem in sorted(interpreter.unreadable.items())]
     return Entitlements(
         kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
     )

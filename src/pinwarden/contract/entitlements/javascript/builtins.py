@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pinwarden.contract.entitlements.javascript.calls import Calls
-from pinwarden.contract.entitlements.javascript.effects import extend, import_external, is_built_in
+from pinwarden.contract.entitlements.javascript.effects import import_external, is_built_in
 from pinwarden.contract.entitlements.javascript.syntax import Node
 from pinwarden.contract.entitlements.javascript.values import (
     ALWAYS,
@@ -109,9 +109,7 @@ class Builtins(Calls):
         self.call_value(executor, EMPTY, (frozenset((resolver,)), ANY_DATA), node)
         return self.read(resolver.slot) or ANY_DATA
 
-    def _call_object_function(
-        self, name: str, arguments: Sequence[AbstractValue], node: Node
-    ) -> AbstractValue | None:
+    def _call_object_function(self, name: str, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue | None:
         first = arguments[0] if arguments else EMPTY
         frame = self.current.frame
         objects = [item for item in first if isinstance(item, JsObject)]
@@ -258,20 +256,21 @@ class Builtins(Calls):
         return ANY_DATA
 
     @staticmethod
-    def _call_text_method(
-        item: Item, name: str | None, arguments: Sequence[AbstractValue]
-    ) -> AbstractValue | None:
+    def _call_text_method(item: Item, name: str | None, arguments: Sequence[AbstractValue]) -> AbstractValue | None:
         texts = read_texts(arguments[0]) if arguments else None
         if not isinstance(item, Text):
             return None
         if name in ("toLowerCase", "trim", "toString", "toUpperCase"):
-            change = {"toLowerCase": str.lower, "toUpperCase": str.upper, "trim": str.strip}.get(name, str)
-            return frozenset((Text(change(item.text)),))
+            return frozenset((Text(_change_text(item.text, name)),))
         if texts is None or len(texts) != 1:
             return None
         if name in ("startsWith", "endsWith", "includes"):
-            test = {"startsWith": str.startswith, "endsWith": str.endswith, "includes": str.__contains__}[name]
-            return ALWAYS if test(item.text, texts[0]) else NEVER
+            found = {
+                "startsWith": item.text.startswith(texts[0]),
+                "endsWith": item.text.endswith(texts[0]),
+                "includes": texts[0] in item.text,
+            }
+            return ALWAYS if found[name] else NEVER
         return None
 
     def _call_object_method(
@@ -397,9 +396,7 @@ class Builtins(Calls):
         return EITHER if name in ("some", "every") else ANY_DATA
 
 
-def is_registration_target(item: Item) -> bool:
-    """Whether an object may be an MCP server of the SDK."""
-    return isinstance(item, External) or item is DATA or (isinstance(item, JsObject) and bool(item.bases))
-
-
-__all__ = ["Builtins", "extend", "is_registration_target"]
+def _change_text(text: str, method: str) -> str:
+    if method == "trim":
+        return text.strip()
+    return text.lower() if method == "toLowerCase" else text.upper() if method == "toUpperCase" else text

@@ -118,11 +118,10 @@ class Calls(Engine):
         """Return the activation for a combination of arguments, with the arguments added to it."""
         key = self._build_key(function, this, arguments, detail)
         activation = self.activations.get(key)
-        if activation is None:
-            if len(self.activations) >= MAX_ACTIVATIONS:
-                self.exhausted = True
-                key = (function, "", EMPTY)
-                activation = self.activations.get(key)
+        if activation is None and len(self.activations) >= MAX_ACTIVATIONS:
+            self.exhausted = True
+            key = (function, "", EMPTY)
+            activation = self.activations.get(key)
         if activation is None:
             self._contexts[id(function.node)] = self._contexts.get(id(function.node), 0) + 1
             frame = Frame(function.module, function.frame)
@@ -245,9 +244,7 @@ class Calls(Engine):
         self.initialize(cls, instance, arguments, node)
         return frozenset((instance,))
 
-    def initialize(
-        self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: Node
-    ) -> None:
+    def initialize(self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: Node) -> None:
         """Follow the constructor and the fields of a class for an object."""
         this: AbstractValue = frozenset((instance,))
         if cls.fields:
@@ -343,12 +340,13 @@ class Calls(Engine):
         for item in value:
             if isinstance(item, Function | Bound):
                 found.append(item)
-            elif isinstance(item, JsObject) and not isinstance(item, ClassValue) and depth < _MAX_OPTION_DEPTH:
-                if item.cls is None and not item.exports:
-                    self.read(item.keys)
-                    for slot in list(item.slots.values()):
-                        found += self.collect_callbacks(self.read(slot), depth + 1)
-                    found += item.getters.values()
+            elif not isinstance(item, JsObject) or isinstance(item, ClassValue) or depth >= _MAX_OPTION_DEPTH:
+                continue
+            elif item.cls is None and not item.exports:
+                self.read(item.keys)
+                for slot in list(item.slots.values()):
+                    found += self.collect_callbacks(self.read(slot), depth + 1)
+                found += item.getters.values()
         return found
 
     # Schemas keep the functions that they call when they validate.

@@ -14,8 +14,8 @@ BUILT_IN: Final = """
 filesystem:read: fs:access fs:exists fs:stat fs:lstat fs:fstat fs:statfs fs:readFile fs:readdir fs:readlink fs:realpath
 filesystem:read: fs:opendir fs:createReadStream fs:watch fs:watchFile fs:glob fs:read fs:readv fs:openAsBlob
 filesystem:write: fs:writeFile fs:appendFile fs:mkdir fs:mkdtemp fs:rm fs:rmdir fs:unlink fs:rename fs:chmod fs:lchmod
-filesystem:write: fs:fchmod fs:chown fs:lchown fs:fchown fs:link fs:symlink fs:truncate fs:ftruncate fs:utimes fs:lutimes
-filesystem:write: fs:futimes fs:createWriteStream fs:write fs:writev fs:fsync fs:fdatasync
+filesystem:write: fs:fchmod fs:chown fs:lchown fs:fchown fs:link fs:symlink fs:truncate fs:ftruncate fs:utimes
+filesystem:write: fs:lutimes fs:futimes fs:createWriteStream fs:write fs:writev fs:fsync fs:fdatasync
 filesystem:read filesystem:write: fs:cp fs:copyFile
 flags@1: fs:open
 -: fs:open() fs:open().close fs:close fs:unwatchFile
@@ -161,9 +161,20 @@ PASSIVE_METHODS: Final = frozenset(
         *("on", "once", "off", "addListener", "removeListener", "removeAllListeners", "emit", "addEventListener"),
         *("removeEventListener", "then", "catch", "finally", "toString", "toJSON", "unref", "ref", "setEncoding"),
         *("setDefaultTimeout", "setDefaultNavigationTimeout", "setMaxListeners", "getReader", "trim", "split"),
-        *("map", "forEach", "filter", "join", "slice", "includes", "startsWith", "endsWith", "replace", "hasOwnProperty"),
+        *(
+            "map",
+            "forEach",
+            "filter",
+            "join",
+            "slice",
+            "includes",
+            "startsWith",
+            "endsWith",
+            "replace",
+            "hasOwnProperty",
+        ),
         *("some", "every", "reduce", "toLowerCase", "toUpperCase", "substring", "indexOf", "flatMap", "toISOString"),
-        *("replaceAll", "getTime", "release", "setMaxListeners", "localeCompare", "toFixed", "charCodeAt", "padEnd"),
+        *("replaceAll", "getTime", "release", "hasOwnProperty", "localeCompare", "toFixed", "charCodeAt", "padEnd"),
     )
 )
 """Methods of results that need no entitlement of their own, because they listen for events or work on data."""

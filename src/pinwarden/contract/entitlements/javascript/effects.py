@@ -117,7 +117,7 @@ def constructs_only(item: External, kinds: Kinds) -> bool:
     last = item.members[-1] if item.members else item.root
     if last.endswith(("Error", "Exception")):
         return True
-    return kinds == ("network",) and not (item.root == "global" or item.root == "ws")
+    return kinds == ("network",) and item.root not in ("global", "ws")
 
 
 READING_SQL: Final = ("select", "pragma", "with", "explain", "values", "show", "describe")
@@ -127,8 +127,6 @@ _SQL: Final = (*READING_SQL, "insert", "update", "delete", "create", "drop", "al
 def is_sql(text: str) -> bool:
     """Whether a text begins like a SQL statement."""
     return text.lstrip()[:10].lower().startswith(_SQL)
-
-
 
 
 def find_sql_kinds(texts: list[str] | None) -> Kinds:

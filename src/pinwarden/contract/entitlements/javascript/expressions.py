@@ -30,8 +30,15 @@ from pinwarden.contract.entitlements.javascript.values import (
 from pinwarden.contract.entitlements.values import ENVIRONMENT
 
 _FUNCTIONS: Final = frozenset(
-    ("arrow_function", "function_expression", "generator_function", "function_declaration", "method_definition",
-     "generator_function_declaration", "function")
+    (
+        "arrow_function",
+        "function_expression",
+        "generator_function",
+        "function_declaration",
+        "method_definition",
+        "generator_function_declaration",
+        "function",
+    )
 )
 _MAX_TEXT: Final = 2_000
 _LOCAL_NAMES: Final = frozenset(("undefined", "NaN", "Infinity", "__dirname", "__filename"))
@@ -100,27 +107,27 @@ class Expressions(Builtins):
         if name in _LOCAL_NAMES:
             return ANY_DATA
         if name == "arguments":
-            return self._make_arguments(frame)
+            return self._make_arguments()
         return frozenset((External("global", () if name in ("globalThis", "global") else (name,)),))
 
     _evaluate_shorthand_property_identifier = _evaluate_identifier
 
-    def _make_arguments(self, frame: Frame) -> AbstractValue:
+    def _make_arguments(self) -> AbstractValue:
         array = self.make_object(self.current.frame, 0, "arguments", "array")
         for index, slot in enumerate(self.current.arguments):
             self.set_object_member(array, str(index), self.read(slot))
         return frozenset((array,))
 
-    def _evaluate_string(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_string(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         return frozenset((Text(read_string(node)),))
 
-    def _evaluate_true(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_true(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         return ALWAYS
 
-    def _evaluate_false(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_false(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         return NEVER
 
-    def _evaluate_this(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_this(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         scope: Frame | None = frame
         while scope is not None:
             if scope.this is not None:
@@ -140,9 +147,11 @@ class Expressions(Builtins):
                 parts.append(decode_text(child.text))
         text = None if parts is None else "".join(parts)
         if text is None or len(text) > _MAX_TEXT:
-            return frozenset((Text(decode_text(node.children[0].text)[:40].lstrip() + " …"), DATA)) if (
-                node.children and node.children[0].kind == "string_fragment" and node.children[0].text.strip()
-            ) else ANY_DATA
+            return (
+                frozenset((Text(decode_text(node.children[0].text)[:40].lstrip() + " …"), DATA))
+                if (node.children and node.children[0].kind == "string_fragment" and node.children[0].text.strip())
+                else ANY_DATA
+            )
         return frozenset((Text(text),))
 
     def call_implicitly(self, value: AbstractValue, names: Sequence[str], node: Node) -> None:
@@ -386,9 +395,7 @@ class Expressions(Builtins):
                 value = self.call_value(self.read(slot), EMPTY, (), node)
                 self.set_member(target, name, value, node)
 
-    def _call_member(
-        self, callee: Node, arguments: Sequence[AbstractValue], node: Node, frame: Frame
-    ) -> AbstractValue:
+    def _call_member(self, callee: Node, arguments: Sequence[AbstractValue], node: Node, frame: Frame) -> AbstractValue:
         target = callee.fields["object"]
         if target.kind == "super":
             name = decode_text(callee.fields["property"].text)

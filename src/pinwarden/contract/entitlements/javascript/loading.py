@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from pinwarden.contract.entitlements.javascript.effects import get_package, import_external, is_built_in, is_covered
 from pinwarden.contract.entitlements.javascript.statements import Statements
-from pinwarden.contract.entitlements.javascript.syntax import Node, UnreadableSourceError, decode_text, parse, read_string
+from pinwarden.contract.entitlements.javascript.syntax import (
+    Node,
+    UnreadableSourceError,
+    decode_text,
+    parse,
+    read_string,
+)
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     EMPTY,
@@ -41,19 +47,21 @@ class Loading(Statements):
     def __init__(self, files: Mapping[str, str], *, scan_packages: bool = False) -> None:
         super().__init__()
         self.files = files
-        """The text of each file by its path from the server's folder. Only ``get`` is called."""
+        """The text of each file by its path from the server's folder."""
         self.scan_packages = scan_packages
         self.modules: dict[str, Module] = {}
         self._package_modules = 0
         self._manifests: dict[str, dict[str, Any]] = {}
+        self.unreadable: dict[str, str] = {}
+        """The modules that cannot be read, with the reason."""
 
     # Resolving.
 
     def _read_json(self, path: str) -> dict[str, Any]:
         if path not in self._manifests:
-            text = self.files.get(path)
+            text, _ = self._read_text(path)
             value: Any = {}
-            if text is not None:
+            if text:
                 plain = _TRAILING_COMMAS.sub(r"\1", _COMMENTS.sub(lambda match: match[1] or "", text))
                 try:
                     value = parse_last_wins(plain.encode("utf-8", "replace"))
@@ -61,6 +69,13 @@ class Loading(Statements):
                     value = {}
             self._manifests[path] = value if isinstance(value, dict) else {}
         return self._manifests[path]
+
+    def _read_text(self, path: str) -> tuple[str, str]:
+        """Return the text of a file, and the reason if it cannot be read."""
+        try:
+            return (self.files[path], "") if path in self.files else ("", "")
+        except UnreadableSourceError as err:
+            return "", str(err)
 
     def find_file(self, path: str) -> str | None:
         """Return the file that a path without its ending or ``index`` names."""
@@ -71,7 +86,7 @@ class Loading(Statements):
         candidates = [path, *(stem + other for other in _FROM_TYPESCRIPT.get(ending, ()))]
         candidates += [path + other for other in _ENDINGS]
         for candidate in candidates:
-            if self.files.get(candidate) is not None:
+            if candidate in self.files:
                 return candidate
         main = self._read_json(f"{path}/package.json").get("main")
         if isinstance(main, str) and main.strip("./"):
@@ -79,7 +94,7 @@ class Loading(Statements):
             if found is not None:
                 return found
         for candidate in (f"{path}/index{other}" for other in _ENDINGS):
-            if self.files.get(candidate) is not None:
+            if candidate in self.files:
                 return candidate
         return None
 
@@ -127,7 +142,7 @@ class Loading(Statements):
         folder = posixpath.dirname(module.name)
         while True:
             root = posixpath.join(folder, "node_modules", package)
-            if self.files.get(f"{root}/package.json") is not None:
+            if f"{root}/package.json" in self.files:
                 return self._find_package_entry(root, specifier[len(package) :])
             if not folder:
                 return None
@@ -138,7 +153,11 @@ class Loading(Statements):
         exports = manifest.get("exports")
         if exports is not None:
             key = f".{subpath}"
-            table = exports if isinstance(exports, dict) and any(name.startswith(".") for name in exports) else {".": exports}
+            table = (
+                exports
+                if isinstance(exports, dict) and any(name.startswith(".") for name in exports)
+                else {".": exports}
+            )
             for pattern, target in table.items():
                 file = self._match_pattern(pattern, [_choose_condition(target)], key, root)
                 if file is not None:
@@ -151,7 +170,7 @@ class Loading(Statements):
     def load_specifier(self, specifier: str, node: Node) -> AbstractValue:
         """Return the exports of a module that the current module loads."""
         importer = self.current.module
-        if specifier.startswith("file:") or specifier.startswith("data:") or posixpath.isabs(specifier):
+        if specifier.startswith(("file:", "data:")) or posixpath.isabs(specifier):
             self.add_unknown(MISSING, node.line, specifier[:80])
             return ANY_DATA
         if is_built_in(specifier):
@@ -195,7 +214,9 @@ class Loading(Statements):
             return module
         if len(self.modules) >= MAX_MODULES:
             self.exhausted = True
-        module = Module(path, self.files.get(path) or "", third_party=third_party)
+        text, problem = self._read_text(path)
+        module = Module(path, text, third_party=third_party)
+        module.problem = problem or ("" if path in self.files else "the file is missing")
         self.modules[path] = module
         self._package_modules += third_party
         module.holder.slots["exports"] = Slot(frozenset((module.exports,)))
@@ -213,14 +234,16 @@ class Loading(Statements):
         module = activation.module
         if module.name.endswith(".json"):
             return
+        if module.problem:
+            self._skip_module(module, module.problem)
+            return
         if module.tree is None:
             try:
                 module.tree = parse(module.name, module.source.text)
             except UnreadableSourceError as err:
-                self.add_unknown(UNREADABLE, 1, str(err))
-                module.tree = Node("program", 1, "")
-                self.exhausted = self.exhausted or not module.third_party
-                self.unreadable = module.name
+                module.problem = str(err)
+                self._skip_module(module, module.problem)
+                return
         statements = module.tree.children
         self.declare_variables(module.tree, module.frame)
         for statement in statements:
@@ -228,7 +251,12 @@ class Loading(Statements):
                 self._follow_import(statement, module)
         self.execute_block(statements, module.frame)
 
-    def _execute_import_statement(self, node: Node, frame: object) -> bool:
+    def _skip_module(self, module: Module, problem: str) -> None:
+        """Report a module that cannot be read. Whatever imports from it is unknown."""
+        self.add_unknown(UNREADABLE, 1, problem)
+        self.unreadable[module.name] = problem
+
+    def _execute_import_statement(self, node: Node, frame: object) -> bool:  # noqa: ARG002  one signature for all
         return False  # followed before the other statements
 
     def _follow_import(self, node: Node, module: Module) -> None:

@@ -135,10 +135,9 @@ class Statements(Expressions):
 
     def _run_fields(self, activation: Activation) -> None:
         function, frame = activation.function, activation.frame
-        assert function is not None
-        home = function.home
-        assert home is not None
-        assert frame.this is not None
+        home = None if function is None else function.home
+        if home is None or frame.this is None:
+            return
         for field in home.fields:
             name = field.get("property") or field.get("name")
             value = field.get("value")
@@ -215,9 +214,7 @@ class Statements(Expressions):
         """Assign to a member."""
         self.set_member(target, name, value, node)
 
-    def _bind_property(
-        self, child: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool
-    ) -> None:
+    def _bind_property(self, child: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         if child.kind in ("pair_pattern", "pair"):
             for name in self.read_key(child.fields["key"], frame):
                 member = self.get_member(value, name, child.line)
@@ -229,9 +226,7 @@ class Statements(Expressions):
             member = self.get_member(value, decode_text(inner.text), child.line)
             self.bind_pattern(child, member, frame, declare=declare, keep=keep)
 
-    def _bind_elements(
-        self, pattern: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool
-    ) -> None:
+    def _bind_elements(self, pattern: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         for index, child in enumerate(pattern.children):
             if child.kind in ("rest_pattern", "spread_element"):
                 rest = self.make_array(frame, child, self.list_elements(value))
@@ -271,7 +266,7 @@ class Statements(Expressions):
         item = self.make_object(frame, id(node), "enum")
         for member in node.fields["body"].children:
             value = member.get("value")
-            name = member.fields["name"] if "name" in member.fields else member
+            name = member.fields.get("name", member)
             for key in self.read_key(name, frame):
                 self.set_object_member(item, key, self.evaluate(value, frame) if value is not None else ANY_DATA)
         self.write(frame.names.setdefault(decode_text(node.fields["name"].text), Slot()), frozenset((item,)))
@@ -307,7 +302,9 @@ class Statements(Expressions):
         cases = node.fields["body"].children
         bodies = [_list_case_body(case) for case in cases]
         self.declare([statement for body in bodies for statement in body], block)
-        tests = [read_texts(self.evaluate(case.fields["value"], block)) if "value" in case.fields else [] for case in cases]
+        tests = [
+            read_texts(self.evaluate(case.fields["value"], block)) if "value" in case.fields else [] for case in cases
+        ]
         known = subject is not None and all(test is not None for test in tests)
         stated = {text for test in tests for text in test or ()}
         running = False
@@ -397,7 +394,9 @@ def _find_sql_guard(statement: Node) -> str | None:
     if statement.kind != "if_statement" or "alternative" in statement.fields:
         return None
     condition, body = statement.fields["condition"], statement.fields["consequence"]
-    leaves = body.kind in _LEAVING or any(child.kind in ("throw_statement", "return_statement") for child in body.children)
+    leaves = body.kind in _LEAVING or any(
+        child.kind in ("throw_statement", "return_statement") for child in body.children
+    )
     if condition.kind != "unary_expression" or condition.fields["operator"].text != "!" or not leaves:
         return None
     call = condition.fields["argument"]

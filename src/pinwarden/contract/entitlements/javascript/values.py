@@ -244,13 +244,17 @@ class Activation:
 class Module:
     """One file of the server or of a package."""
 
-    __slots__ = ("activation", "exports", "frame", "holder", "lines", "name", "source", "third_party", "tree")
+    __slots__ = (
+        *("activation", "exports", "frame", "holder", "lines", "name", "problem", "source", "third_party", "tree"),
+    )
 
     def __init__(self, name: str, text: str, *, third_party: bool) -> None:
         self.name = name
         self.source = Source(path=name, text=text)
         self.third_party = third_party
         self.tree: Node | None = None
+        self.problem = ""
+        """Why the module cannot be read; empty if it can."""
         self.lines: list[str] | None = None
         self.exports = JsObject()
         self.exports.exports = True
