@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.measure import Goal, compare, table
 from pinwarden.contract.entitlements.analysis import analyse, find_handlers
 from pinwarden.contract.entitlements.values import Handler, Source
 from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
+from tests.support.published_npm import FIRST_NPM, NPM_TRUTH, analyse_package, packages
 
 MIN_ACCURACY = 0.95
 MAX_RATIO = 4.0
@@ -25,28 +27,51 @@ def report() -> str:
             return f"Entitlements of published servers: the package index is unreachable: NOT MET\n{err}"
         servers = {name: sources(wheel) for name, wheel in wheel_files.items()}
     handlers = {name: find_handlers(modules) for name, modules in servers.items()}
-    return "\n\n".join([_agreement(servers, handlers), _speed(servers, handlers)])
+    return "\n\n".join([_agreement(servers, handlers), _javascript_agreement(), _speed(servers, handlers)])
 
 
 def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tuple[Handler, ...]]) -> str:
+    kinds = {
+        name: {tool: found.kinds for tool, found in analyse(servers[name], handlers[name]).handlers.items()}
+        for name in TRUTH
+    }
+    return _compare("published servers", TRUTH, FIRST, kinds)
+
+
+def _javascript_agreement() -> str:
+    with TemporaryDirectory() as folder:
+        try:
+            folders = packages(NPM_TRUTH, Path(folder))
+        except IndexUnreachableError as err:
+            return f"Entitlements of published npm servers: the registry is unreachable: NOT MET\n{err}"
+        kinds = {
+            name: {
+                tool: found.kinds for tool, found in analyse_package(folders[name], truth["handlers"]).handlers.items()
+            }
+            for name, truth in NPM_TRUTH.items()
+        }
+    return _compare("published npm servers", NPM_TRUTH, FIRST_NPM, kinds)
+
+
+def _compare(
+    what: str, truths: Mapping[str, Any], first: Mapping[str, Any], kinds: Mapping[str, Mapping[str, tuple[str, ...]]]
+) -> str:
     scores = {"development": Score(), "held out": Score()}
     counts = dict.fromkeys(scores, 0)
-    for name, truth in TRUTH.items():
-        analysed = analyse(servers[name], handlers[name]).handlers
+    for name, truth in truths.items():
         for handler, expected in truth["handlers"].items():
-            kinds = analysed[handler].kinds if handler in analysed else ()
-            scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds)
+            scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds[name].get(handler, ()))
             counts[truth["set"]] += 1
-    lines = [f"Entitlements of {sum(counts.values())} handlers of {len(TRUTH)} published servers"]
+    lines = [f"Entitlements of {sum(counts.values())} handlers of {len(truths)} {what}"]
     for part, score in scores.items():
         met = "met" if min(score.precision, score.recall) >= MIN_ACCURACY else "NOT MET"
         lines.append(
             f"  goal: {part} ({counts[part]} handlers): precision {score.precision:.3f}, recall {score.recall:.3f}"
             f" (at least {MIN_ACCURACY} each): {met}"
         )
-        if part == FIRST["set"]:
-            measured = f"precision {FIRST['precision']:.3f}, recall {FIRST['recall']:.3f}"
-            lines.append(f"    first measurement: {measured}. {FIRST['since']}")
+        if part == first["set"]:
+            measured = f"precision {first['precision']:.3f}, recall {first['recall']:.3f}"
+            lines.append(f"    first measurement: {measured}. {first['since']}")
         lines += [f"    {difference}" for difference in score.differences]
     return "\n".join(lines)
 

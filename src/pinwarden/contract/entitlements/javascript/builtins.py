@@ -7,6 +7,7 @@ from typing import Final
 
 from pinwarden.contract.entitlements.javascript.calls import Calls
 from pinwarden.contract.entitlements.javascript.effects import import_external, is_built_in
+from pinwarden.contract.entitlements.javascript.engine import COMPUTED_IMPORT, COMPUTED_MODULE
 from pinwarden.contract.entitlements.javascript.syntax import Node
 from pinwarden.contract.entitlements.javascript.values import (
     ALWAYS,
@@ -28,7 +29,6 @@ from pinwarden.contract.entitlements.javascript.values import (
     read_texts,
 )
 
-COMPUTED_IMPORT: Final = "a module with a computed name is loaded"
 _RETURNS_ARGUMENT: Final = frozenset(
     (
         *("Promise.resolve", "Promise.all", "Promise.race", "Promise.any", "Promise.allSettled", "Object.freeze"),
@@ -67,7 +67,7 @@ class Builtins(Calls):
         texts = read_texts(value)
         if texts is None:
             self.add_unknown(COMPUTED_IMPORT, node.line, "import")
-            return ANY_DATA
+            return frozenset((COMPUTED_MODULE,))
         result: set[Item] = set()
         for text in texts:
             result |= self.load_specifier(text, node)

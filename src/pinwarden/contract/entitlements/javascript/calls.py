@@ -16,7 +16,15 @@ from pinwarden.contract.entitlements.javascript.effects import (
     is_sql,
     keeps_result,
 )
-from pinwarden.contract.entitlements.javascript.engine import MAX_DEPTH, MAX_RUNS, UNKNOWN_PACKAGE, Engine
+from pinwarden.contract.entitlements.javascript.engine import (
+    COMPUTED_IMPORT,
+    COMPUTED_MODULE,
+    MAX_DEPTH,
+    MAX_RUNS,
+    MISSING_FILE,
+    UNKNOWN_PACKAGE,
+    Engine,
+)
 from pinwarden.contract.entitlements.javascript.syntax import Node
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
@@ -305,7 +313,9 @@ class Calls(Engine):
         what = item.describe()
         if kinds is None:
             if method not in PASSIVE_METHODS or "()" not in item.members:
-                self.add_unknown(UNKNOWN_PACKAGE, node.line, what.partition("(")[0])
+                is_file = item.root.startswith((".", "/", "file:", "data:"))
+                reason = COMPUTED_IMPORT if item == COMPUTED_MODULE else MISSING_FILE if is_file else UNKNOWN_PACKAGE
+                self.add_unknown(reason, node.line, what.partition("(")[0])
             return
         if not kinds or (is_new and constructs_only(item, kinds)):
             return

@@ -37,6 +37,7 @@ _KEPT_RESULTS: Final = frozenset(
     (
         *("child_process", "net", "tls", "http", "https", "http2", "dgram", "crypto", "sqlite", "worker_threads", "vm"),
         *("fs:createWriteStream", "fs:createReadStream", "fs:open", "fs:opendir", "global:WebSocket", "fs:watch"),
+        *("global:Function", "global:eval"),
     )
 )
 """Built-in modules and functions whose results have methods with effects."""

@@ -34,6 +34,9 @@ MAX_DEPTH: Final = 120
 """The maximum depth of calls that are followed at once; deeper calls wait in the queue."""
 PROCESS_ENV: Final = External("global", ("process", "env"))
 COMPUTED_MEMBER: Final = "a member with a computed name is used"
+COMPUTED_IMPORT: Final = "a module with a computed name is loaded"
+COMPUTED_MODULE: Final = External("a computed module")
+MISSING_FILE: Final = "an imported file is missing"
 UNKNOWN_PACKAGE: Final = "the catalogue does not cover the package"
 
 

@@ -32,7 +32,6 @@ MAX_MODULES: Final = 3_000
 MAX_PACKAGE_MODULES: Final = 400
 """The maximum number of modules of dependencies that are followed."""
 UNREADABLE: Final = "the source cannot be read"
-MISSING: Final = "an imported file is missing"
 NATIVE_CODE: Final = "compiled code is loaded"
 _ENDINGS: Final = (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".json")
 _FROM_TYPESCRIPT: Final = {".js": (".ts", ".tsx"), ".mjs": (".mts",), ".cjs": (".cts",), ".jsx": (".tsx",)}
@@ -171,8 +170,7 @@ class Loading(Statements):
         """Return the exports of a module that the current module loads."""
         importer = self.current.module
         if specifier.startswith(("file:", "data:")) or posixpath.isabs(specifier):
-            self.add_unknown(MISSING, node.line, specifier[:80])
-            return ANY_DATA
+            return frozenset((External(specifier[:80]),))
         if is_built_in(specifier):
             return frozenset((import_external(specifier),))
         if specifier.endswith(".node"):
@@ -181,8 +179,7 @@ class Loading(Statements):
         if specifier.startswith("."):
             path = self.find_file(posixpath.join(posixpath.dirname(importer.name), specifier))
             if path is None:
-                self.add_unknown(MISSING, node.line, specifier[:80])
-                return ANY_DATA
+                return frozenset((External(specifier[:80]),))
             return self.load(path, node, third_party=importer.third_party)
         own_name = self._read_json("package.json").get("name")
         if not importer.third_party:
