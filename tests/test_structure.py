@@ -68,6 +68,7 @@ _LOADED_BY_NAME = ("pinwarden.cli.commands", "pinwarden.cli.render", "pinwarden.
 _STARTED_AS_PROGRAM = {
     "pinwarden.__main__",
     "pinwarden.contract.introspector",
+    "pinwarden.contract.javascript_worker",
     "pinwarden.gateway.remote_bridge",
     "pinwarden.system.exec_guard",
 }

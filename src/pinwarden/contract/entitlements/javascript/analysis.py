@@ -7,14 +7,20 @@ from collections.abc import Iterable, Mapping
 from pinwarden.contract.entitlements.analysis import collect_entitlements, find_reachable
 from pinwarden.contract.entitlements.javascript.engine import TooLargeError
 from pinwarden.contract.entitlements.javascript.loading import UNREADABLE
-from pinwarden.contract.entitlements.javascript.registrations import PROMPT, RESOURCE, TOOL, Registration, Registrations
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.registrations import (
+    PROMPT,
+    RESOURCE,
+    TOOL,
+    JsRegistration,
+    JsRegistrations,
+)
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     AbstractValue,
-    Activation,
     Frame,
-    Text,
+    JsActivation,
+    JsText,
 )
 from pinwarden.contract.entitlements.values import Analysis, Entitlements, UnfollowedCode
 
@@ -22,10 +28,10 @@ NOT_FOUND = "the handler was not found in the source"
 TOO_LARGE = "the program is too large to be followed to its end"
 
 
-class _Interpreter(Registrations):
+class _Interpreter(JsRegistrations):
     def __init__(self, files: Mapping[str, str], *, scan_packages: bool) -> None:
         super().__init__(files, scan_packages=scan_packages)
-        self.registrations: dict[tuple[object, ...], Registration] = {}
+        self.registrations: dict[tuple[object, ...], JsRegistration] = {}
 
 
 def analyse_javascript(
@@ -46,7 +52,7 @@ def analyse_javascript(
     wanted = {kind: sorted(set(names.get(kind, ()))) for kind in (TOOL, PROMPT, RESOURCE)}
     interpreter = _Interpreter(files, scan_packages=scan_packages)
     interpreter.tool_names = frozenset(name for kind in wanted.values() for name in kind)
-    roots: dict[tuple[str, str], dict[Activation, None]] = {}
+    roots: dict[tuple[str, str], dict[JsActivation, None]] = {}
     modules = [interpreter.open_module(path, third_party=False) for path in entries]
     try:
         for module in modules:
@@ -70,7 +76,7 @@ def analyse_javascript(
 
 
 def _follow_handlers(
-    interpreter: _Interpreter, wanted: Mapping[str, list[str]], roots: dict[tuple[str, str], dict[Activation, None]]
+    interpreter: _Interpreter, wanted: Mapping[str, list[str]], roots: dict[tuple[str, str], dict[JsActivation, None]]
 ) -> None:
     """Follow each handler for each name, until handlers register no further ones."""
     done = 0
@@ -84,7 +90,7 @@ def _follow_handlers(
         interpreter.drain()
 
 
-def _select_names(registration: Registration, wanted: list[str], interpreter: _Interpreter) -> list[str]:
+def _select_names(registration: JsRegistration, wanted: list[str], interpreter: _Interpreter) -> list[str]:
     if registration.dispatches:
         return wanted
     if registration.names:
@@ -95,7 +101,7 @@ def _select_names(registration: Registration, wanted: list[str], interpreter: _I
     return [name for name in wanted if name not in registered]
 
 
-def _start_handler(interpreter: _Interpreter, registration: Registration, name: str | None) -> Activation:
+def _start_handler(interpreter: _Interpreter, registration: JsRegistration, name: str | None) -> JsActivation:
     """Return an activation that calls the handler as the SDK does."""
     key = ("handler", registration.kind, name, registration.module, registration.line, id(registration))
     root = interpreter.activations.get(key)
@@ -107,12 +113,12 @@ def _start_handler(interpreter: _Interpreter, registration: Registration, name: 
     return root
 
 
-class _Root(Activation):
+class _Root(JsActivation):
     """A call of a handler by the SDK."""
 
     __slots__ = ("interpreter", "name", "registration")
 
-    def __init__(self, name: str | None, registration: Registration, interpreter: _Interpreter, frame: Frame) -> None:
+    def __init__(self, name: str | None, registration: JsRegistration, interpreter: _Interpreter, frame: Frame) -> None:
         super().__init__(f"handler of {name or registration.kind}", frame.module, frame)
         self.name = name
         self.registration = registration
@@ -120,7 +126,7 @@ class _Root(Activation):
 
     def follow(self) -> None:
         """Call the handler."""
-        node = Node("call_expression", self.registration.line, "")
+        node = JsNode("call_expression", self.registration.line, "")
         self.interpreter.call_schema(self.registration.schemas, node)
         request = self._build_request()
         arguments = (request, ANY_DATA) if self.registration.dispatches else (ANY_DATA, ANY_DATA, ANY_DATA)
@@ -130,7 +136,7 @@ class _Root(Activation):
         member = "uri" if self.registration.kind == RESOURCE else "name"
         parameters = self.interpreter.make_object(self.frame, 0, "params")
         request = self.interpreter.make_object(self.frame, 0, "request")
-        name: AbstractValue = ANY_DATA if self.name is None else frozenset((Text(self.name),))
+        name: AbstractValue = ANY_DATA if self.name is None else frozenset((JsText(self.name),))
         self.interpreter.set_object_member(parameters, member, name)
         self.interpreter.set_object_member(parameters, "arguments", ANY_DATA)
         self.interpreter.set_object_member(request, "params", frozenset((parameters,)))
@@ -138,7 +144,7 @@ class _Root(Activation):
 
 
 def _combine(
-    name: str, roots: dict[Activation, None], at_start: set[Activation], interpreter: _Interpreter
+    name: str, roots: dict[JsActivation, None], at_start: set[JsActivation], interpreter: _Interpreter
 ) -> Entitlements:
     entitlements = collect_entitlements(find_reachable(roots, at_start))
     notes = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pinwarden.contract.entitlements.javascript.calls import Calls
+from pinwarden.contract.entitlements.javascript.calls import JsCalls
 from pinwarden.contract.entitlements.javascript.effects import import_external, is_built_in
 from pinwarden.contract.entitlements.javascript.engine import COMPUTED_IMPORT, COMPUTED_MODULE
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.javascript.values import (
     ALWAYS,
     ANY_DATA,
@@ -20,11 +20,11 @@ from pinwarden.contract.entitlements.javascript.values import (
     Bound,
     ClassValue,
     External,
-    Function,
-    Item,
+    JsFunction,
+    JsItem,
     JsObject,
+    JsText,
     Resolver,
-    Text,
     find_truth,
     read_texts,
 )
@@ -55,26 +55,26 @@ _PARSING_METHODS: Final = frozenset(
 )
 
 
-class Builtins(Calls):
+class Builtins(JsCalls):
     """Methods of arrays, maps, objects, promises and functions."""
 
-    def load_specifier(self, specifier: str, node: Node) -> AbstractValue:
+    def load_specifier(self, specifier: str, node: JsNode) -> AbstractValue:
         """Return the exports of a module that the current module loads."""
         raise NotImplementedError
 
-    def load_computed(self, value: AbstractValue, node: Node) -> AbstractValue:
+    def load_computed(self, value: AbstractValue, node: JsNode) -> AbstractValue:
         """Load the modules that ``require`` or ``import()`` names."""
         texts = read_texts(value)
         if texts is None:
             self.add_unknown(COMPUTED_IMPORT, node.line, "import")
             return frozenset((COMPUTED_MODULE,))
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for text in texts:
             result |= self.load_specifier(text, node)
         return frozenset(result)
 
     def call_known_external(
-        self, item: External, arguments: Sequence[AbstractValue], node: Node
+        self, item: External, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue | None:
         """Follow a function of the language or of Node whose result depends on its arguments."""
         name = item.describe()
@@ -101,7 +101,7 @@ class Builtins(Calls):
             return ANY_DATA
         return None
 
-    def _make_promise(self, executor: AbstractValue, node: Node) -> AbstractValue:
+    def _make_promise(self, executor: AbstractValue, node: JsNode) -> AbstractValue:
         frame = self.current.frame
         resolver = frame.objects.get((id(node), "promise"))
         if not isinstance(resolver, Resolver):
@@ -109,7 +109,9 @@ class Builtins(Calls):
         self.call_value(executor, EMPTY, (frozenset((resolver,)), ANY_DATA), node)
         return self.read(resolver.slot) or ANY_DATA
 
-    def _call_object_function(self, name: str, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue | None:
+    def _call_object_function(
+        self, name: str, arguments: Sequence[AbstractValue], node: JsNode
+    ) -> AbstractValue | None:
         first = arguments[0] if arguments else EMPTY
         frame = self.current.frame
         objects = [item for item in first if isinstance(item, JsObject)]
@@ -123,7 +125,7 @@ class Builtins(Calls):
             pairs = frozenset(pair for item in objects for pair in self.list_entries(item))
             return self.make_array(frame, node, pairs or ANY_DATA, "entries")
         if name in ("Object.keys", "Object.getOwnPropertyNames"):
-            keys = frozenset(Text(key) for item in objects for key in item.slots if key != "*")
+            keys = frozenset(JsText(key) for item in objects for key in item.slots if key != "*")
             for item in objects:
                 self.read(item.keys)
             return self.make_array(frame, node, keys | (EMPTY if objects else ANY_DATA), "keys")
@@ -171,7 +173,7 @@ class Builtins(Calls):
                 elif item is DATA:
                     self.set_object_member(owner, "*", ANY_DATA)
 
-    def _make_map(self, pairs: AbstractValue, node: Node, label: str) -> AbstractValue:
+    def _make_map(self, pairs: AbstractValue, node: JsNode, label: str) -> AbstractValue:
         result = self.make_object(self.current.frame, id(node), "map", label)
         for pair in self.list_elements(pairs):
             if not isinstance(pair, JsObject):
@@ -182,7 +184,7 @@ class Builtins(Calls):
                 self.set_object_member(result, name, value)
         return frozenset((result,))
 
-    def _define_property(self, arguments: Sequence[AbstractValue], node: Node) -> None:
+    def _define_property(self, arguments: Sequence[AbstractValue], node: JsNode) -> None:
         if len(arguments) < 3:
             return
         names = read_texts(arguments[1]) or ("*",)
@@ -212,7 +214,7 @@ class Builtins(Calls):
         ]
 
     def _call_indirectly(
-        self, item: Item, method: str, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsItem, method: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         """Follow ``call``, ``apply`` and ``bind``."""
         this = arguments[0] if arguments else EMPTY
@@ -226,16 +228,16 @@ class Builtins(Calls):
     # Methods.
 
     def call_method(
-        self, receiver: AbstractValue, name: str | None, arguments: Sequence[AbstractValue], node: Node
+        self, receiver: AbstractValue, name: str | None, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         """Call a method of every object that the receiver may be. None stands for a computed name."""
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for item in receiver:
             result |= self._call_method_of(item, name, arguments, node)
         return frozenset(result)
 
     def _call_method_of(
-        self, item: Item, name: str | None, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsItem, name: str | None, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         this: AbstractValue = frozenset((item,))
         if isinstance(item, External):
@@ -243,7 +245,7 @@ class Builtins(Calls):
                 return self._call_promise_method(this, name, arguments, node)
             members = self.get_member(this, name, node.line)
             return self.call_value(members, this, arguments, node)
-        if isinstance(item, Function | Bound | ClassValue | Resolver) and name in ("call", "apply", "bind"):
+        if isinstance(item, JsFunction | Bound | ClassValue | Resolver) and name in ("call", "apply", "bind"):
             return self._call_indirectly(item, name, arguments, node)
         if isinstance(item, JsObject):
             return self._call_object_method(item, name, arguments, node)
@@ -256,12 +258,12 @@ class Builtins(Calls):
         return ANY_DATA
 
     @staticmethod
-    def _call_text_method(item: Item, name: str | None, arguments: Sequence[AbstractValue]) -> AbstractValue | None:
+    def _call_text_method(item: JsItem, name: str | None, arguments: Sequence[AbstractValue]) -> AbstractValue | None:
         texts = read_texts(arguments[0]) if arguments else None
-        if not isinstance(item, Text):
+        if not isinstance(item, JsText):
             return None
         if name in ("toLowerCase", "trim", "toString", "toUpperCase"):
-            return frozenset((Text(_change_text(item.text, name)),))
+            return frozenset((JsText(_change_text(item.text, name)),))
         if texts is None or len(texts) != 1:
             return None
         if name in ("startsWith", "endsWith", "includes"):
@@ -274,14 +276,14 @@ class Builtins(Calls):
         return None
 
     def _call_object_method(
-        self, item: JsObject, name: str | None, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsObject, name: str | None, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         this: AbstractValue = frozenset((item,))
         if item.label and name is not None and name not in item.slots:
             return self._call_collection_method(item, name, arguments, node)
         members = self.get_object_member(item, name, node.line)
         callables = members - ANY_DATA
-        if any(not isinstance(member, Text | External) for member in callables):
+        if any(not isinstance(member, JsText | External) for member in callables):
             return self.call_value(callables, this, arguments, node)
         if name in ("then", "catch", "finally"):
             return self._call_promise_method(this, name, arguments, node)
@@ -302,7 +304,7 @@ class Builtins(Calls):
         return result
 
     def _call_promise_method(
-        self, value: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: Node
+        self, value: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         if name == "then":
             result = self.call_value(arguments[0] if arguments else EMPTY, EMPTY, (value,), node)
@@ -314,7 +316,7 @@ class Builtins(Calls):
         return value
 
     def _call_collection_method(
-        self, item: JsObject, name: str, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsObject, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         first = arguments[0] if arguments else EMPTY
         if item.label == "map" and name in ("get", "set", "has", "delete"):
@@ -328,7 +330,7 @@ class Builtins(Calls):
         this: AbstractValue = frozenset((item,))
         elements = self.list_elements(this)
         if name == "keys" and item.label == "map":
-            keys = frozenset(Text(key) for key in item.slots if key != "*")
+            keys = frozenset(JsText(key) for key in item.slots if key != "*")
             return self.make_array(self.current.frame, node, keys, "keys")
         if item.label == "map" and name in ("values", "forEach"):
             elements = self.get_object_member(item, None, node.line)
@@ -352,7 +354,7 @@ class Builtins(Calls):
         return ANY_DATA
 
     def _call_map_method(
-        self, item: JsObject, name: str, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsObject, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         names = read_texts(arguments[0]) if arguments else None
         if name == "set" and len(arguments) > 1:
@@ -375,11 +377,11 @@ class Builtins(Calls):
         return ALWAYS if texts[0] in elements else NEVER
 
     def _call_for_elements(
-        self, elements: AbstractValue, name: str, function: AbstractValue, node: Node
+        self, elements: AbstractValue, name: str, function: AbstractValue, node: JsNode
     ) -> AbstractValue:
         """Call a callback for each element separately, and return the result of the method."""
-        kept: set[Item] = set()
-        results: set[Item] = set()
+        kept: set[JsItem] = set()
+        results: set[JsItem] = set()
         for element in elements:
             given: AbstractValue = frozenset((element,))
             result = self.call_value(function, EMPTY, (given, ANY_DATA, ANY_DATA), node)

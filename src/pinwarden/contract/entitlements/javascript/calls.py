@@ -25,23 +25,23 @@ from pinwarden.contract.entitlements.javascript.engine import (
     UNKNOWN_PACKAGE,
     Engine,
 )
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     DATA,
     EMPTY,
     AbstractValue,
-    Activation,
     Bound,
     ClassValue,
     External,
     Frame,
-    Function,
-    Item,
+    JsActivation,
+    JsFunction,
+    JsItem,
     JsObject,
+    JsText,
     Resolver,
     Slot,
-    Text,
     read_texts,
 )
 
@@ -53,40 +53,40 @@ _CALLBACK_ARGUMENTS: Final = (ANY_DATA,) * 4
 _MAX_OPTION_DEPTH: Final = 3
 
 
-class Calls(Engine):
+class JsCalls(Engine):
     """Calls of functions, classes and external code."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.activations: dict[tuple[object, ...], Activation] = {}
+        self.activations: dict[tuple[object, ...], JsActivation] = {}
         self._contexts: dict[int, int] = {}
 
     # Implemented by the other parts of the interpreter.
 
-    def run_body(self, activation: Activation) -> None:
+    def run_body(self, activation: JsActivation) -> None:
         """Follow the code of an activation."""
         raise NotImplementedError
 
     def call_known_external(
-        self, item: External, arguments: Sequence[AbstractValue], node: Node
+        self, item: External, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue | None:
         """Follow a function of the language or of Node whose result depends on its arguments."""
         raise NotImplementedError
 
     def call_value(
-        self, callee: AbstractValue, this: AbstractValue, arguments: Sequence[AbstractValue], node: Node
+        self, callee: AbstractValue, this: AbstractValue, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         """Call every function that the value may be, and return the possible results."""
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for item in callee:
             result |= self.call_item(item, this, arguments, node)
         return frozenset(result)
 
     def call_item(
-        self, item: Item, this: AbstractValue, arguments: Sequence[AbstractValue], node: Node
+        self, item: JsItem, this: AbstractValue, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         """Call one function."""
-        if isinstance(item, Function):
+        if isinstance(item, JsFunction):
             return self.call_function(item, this, arguments, node.line)
         if isinstance(item, Bound):
             return self.call_item(item.function, item.this or this, (*item.arguments, *arguments), node)
@@ -103,7 +103,7 @@ class Calls(Engine):
     # Functions.
 
     def call_function(
-        self, function: Function, this: AbstractValue, arguments: Sequence[AbstractValue], line: int
+        self, function: JsFunction, this: AbstractValue, arguments: Sequence[AbstractValue], line: int
     ) -> AbstractValue:
         """Follow a function with these arguments, and return its result."""
         activation = self.activate(function, this, arguments)
@@ -121,8 +121,8 @@ class Calls(Engine):
         return result
 
     def activate(
-        self, function: Function, this: AbstractValue, arguments: Sequence[AbstractValue], detail: str = ""
-    ) -> Activation:
+        self, function: JsFunction, this: AbstractValue, arguments: Sequence[AbstractValue], detail: str = ""
+    ) -> JsActivation:
         """Return the activation for a combination of arguments, with the arguments added to it."""
         key = self._build_key(function, this, arguments, detail)
         activation = self.activations.get(key)
@@ -136,13 +136,13 @@ class Calls(Engine):
             frame.function = function
             if not function.is_arrow:
                 frame.this = Slot()
-            activation = self.activations[key] = Activation(function.name, function.module, frame, function)
+            activation = self.activations[key] = JsActivation(function.name, function.module, frame, function)
         if activation.frame.this is not None:
             self.write(activation.frame.this, this or ANY_DATA)
         self._add_arguments(activation, arguments)
         return activation
 
-    def _add_arguments(self, activation: Activation, arguments: Sequence[AbstractValue]) -> None:
+    def _add_arguments(self, activation: JsActivation, arguments: Sequence[AbstractValue]) -> None:
         slots = activation.arguments
         for index in range(max(len(arguments), len(slots))):
             if index >= _MAX_ARGUMENTS:
@@ -157,7 +157,7 @@ class Calls(Engine):
             self.write(slots[index], given)
 
     def _build_key(
-        self, function: Function, this: AbstractValue, arguments: Sequence[AbstractValue], detail: str
+        self, function: JsFunction, this: AbstractValue, arguments: Sequence[AbstractValue], detail: str
     ) -> tuple[object, ...]:
         count = self._contexts.get(id(function.node), 0)
         if count >= 2 * MAX_CONTEXTS:
@@ -170,7 +170,7 @@ class Calls(Engine):
             keys.pop()
         return (function, detail, receivers, *keys)
 
-    def _select_key_items(self, value: AbstractValue, function: Function) -> AbstractValue:
+    def _select_key_items(self, value: AbstractValue, function: JsFunction) -> AbstractValue:
         """Return the items for which a function is followed separately.
 
         Functions that a call of the same function made are none of them; otherwise their number would have no limit.
@@ -178,13 +178,13 @@ class Calls(Engine):
         return frozenset(
             item
             for item in value
-            if self._distinguishes(item, 2) and not (isinstance(item, Function) and _is_made_in(item, function.node))
+            if self._distinguishes(item, 2) and not (isinstance(item, JsFunction) and _is_made_in(item, function.node))
         )
 
-    def _distinguishes(self, item: Item, depth: int) -> bool:
-        if isinstance(item, Text):
+    def _distinguishes(self, item: JsItem, depth: int) -> bool:
+        if isinstance(item, JsText):
             return item.text in self.tool_names or is_sql(item.text)
-        if isinstance(item, Function | Bound | ClassValue | Resolver):
+        if isinstance(item, JsFunction | Bound | ClassValue | Resolver):
             return True
         if isinstance(item, JsObject):
             if item.cls is not None or item.exports:
@@ -196,7 +196,7 @@ class Calls(Engine):
             )
         return False
 
-    def run(self, activation: Activation) -> None:
+    def run(self, activation: JsActivation) -> None:
         """Follow the code of an activation from its beginning."""
         activation.runs += 1
         if activation.runs > MAX_RUNS:
@@ -222,13 +222,13 @@ class Calls(Engine):
 
     # Classes.
 
-    def construct(self, callee: AbstractValue, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue:
+    def construct(self, callee: AbstractValue, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue:
         """Follow ``new`` for every class that the value may be."""
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for item in callee:
             if isinstance(item, ClassValue):
                 result |= self.construct_class(item, arguments, node)
-            elif isinstance(item, Function):
+            elif isinstance(item, JsFunction):
                 instance = self.make_object(self.current.frame, id(node), f"new {hash(item)}")
                 for prototype in self.get_object_member(item, "prototype", node.line):
                     if isinstance(prototype, JsObject):
@@ -245,14 +245,14 @@ class Calls(Engine):
                 result.add(DATA)
         return frozenset(result)
 
-    def construct_class(self, cls: ClassValue, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue:
+    def construct_class(self, cls: ClassValue, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue:
         """Return the object that ``new`` makes at a node, after its constructors were followed."""
         instance = self.make_object(self.current.frame, id(node), f"new {hash(cls)}")
         instance.cls = cls
         self.initialize(cls, instance, arguments, node)
         return frozenset((instance,))
 
-    def initialize(self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: Node) -> None:
+    def initialize(self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: JsNode) -> None:
         """Follow the constructor and the fields of a class for an object."""
         this: AbstractValue = frozenset((instance,))
         if cls.fields:
@@ -266,7 +266,7 @@ class Calls(Engine):
             self.initialize_base(cls, instance, arguments, node)
 
     def initialize_base(
-        self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: Node
+        self, cls: ClassValue, instance: JsObject, arguments: Sequence[AbstractValue], node: JsNode
     ) -> None:
         """Follow the constructor of the base class for an object."""
         for base in cls.base:
@@ -276,13 +276,13 @@ class Calls(Engine):
             elif isinstance(base, External):
                 instance.bases[base] = None
                 self.call_external(base, arguments, node, is_new=True)
-            elif isinstance(base, Function):
+            elif isinstance(base, JsFunction):
                 self.call_function(base, frozenset((instance,)), arguments, node.line)
 
     # External code.
 
     def call_external(
-        self, item: External, arguments: Sequence[AbstractValue], node: Node, *, is_new: bool = False
+        self, item: External, arguments: Sequence[AbstractValue], node: JsNode, *, is_new: bool = False
     ) -> AbstractValue:
         """Record the entitlements of an external function, and follow the callbacks that it gets."""
         known = self.call_known_external(item, arguments, node)
@@ -307,7 +307,7 @@ class Calls(Engine):
         return frozenset((extend(item, "()"),)) if keeps_result(item) else ANY_DATA
 
     def _record_kinds(
-        self, item: External, method: str, arguments: Sequence[AbstractValue], node: Node, *, is_new: bool
+        self, item: External, method: str, arguments: Sequence[AbstractValue], node: JsNode, *, is_new: bool
     ) -> None:
         kinds = find_kinds(item)
         what = item.describe()
@@ -336,19 +336,19 @@ class Calls(Engine):
             return find_sql_kinds(read_texts(argument))
         if rule == "flags":
             return find_flag_kinds(read_texts(argument) if argument else ["r"])
-        return ("filesystem:read",) if any(isinstance(item, Text) for item in argument) else ()
+        return ("filesystem:read",) if any(isinstance(item, JsText) for item in argument) else ()
 
-    def call_callbacks(self, arguments: Sequence[AbstractValue], node: Node) -> None:
+    def call_callbacks(self, arguments: Sequence[AbstractValue], node: JsNode) -> None:
         """Follow functions that external code gets, directly or in options."""
         for argument in arguments:
             for function in self.collect_callbacks(argument, 0):
                 self.call_item(function, EMPTY, _CALLBACK_ARGUMENTS, node)
 
-    def collect_callbacks(self, value: AbstractValue, depth: int) -> list[Item]:
+    def collect_callbacks(self, value: AbstractValue, depth: int) -> list[JsItem]:
         """Return the functions in a value, also those in objects without a class."""
-        found: list[Item] = []
+        found: list[JsItem] = []
         for item in value:
-            if isinstance(item, Function | Bound):
+            if isinstance(item, JsFunction | Bound):
                 found.append(item)
             elif not isinstance(item, JsObject) or isinstance(item, ClassValue) or depth >= _MAX_OPTION_DEPTH:
                 continue
@@ -361,7 +361,7 @@ class Calls(Engine):
 
     # Schemas keep the functions that they call when they validate.
 
-    def make_schema(self, item: External, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue:
+    def make_schema(self, item: External, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue:
         """Return a schema that holds the arguments of the call that made it."""
         schema = self.make_object(self.current.frame, id(node), "schema")
         schema.bases[External(item.root, item.members[:1])] = None
@@ -369,22 +369,22 @@ class Calls(Engine):
             self.set_object_member(schema, "*parts", frozenset(part for part in argument if isinstance(part, JsObject)))
         return frozenset((schema,))
 
-    def call_schema(self, value: AbstractValue, node: Node) -> None:
+    def call_schema(self, value: AbstractValue, node: JsNode) -> None:
         """Follow all functions that a schema may call."""
-        pending, seen = list(value), set[Item]()
+        pending, seen = list(value), set[JsItem]()
         while pending:
             item = pending.pop()
             if item in seen or not isinstance(item, JsObject) or len(seen) > 5_000:
                 continue
             seen.add(item)
-            if isinstance(item, Function):
+            if isinstance(item, JsFunction):
                 self.call_function(item, EMPTY, _CALLBACK_ARGUMENTS, node.line)
             elif item.cls is None and not item.exports:
                 for slot in list(item.slots.values()):
                     pending += self.read(slot)
 
 
-def _is_made_in(item: Function, node: Node) -> bool:
+def _is_made_in(item: JsFunction, node: JsNode) -> bool:
     """Whether a function was created while the function of a node was followed."""
     frame: Frame | None = item.frame
     while frame is not None:

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from typing import Final
 
 from pinwarden.contract.entitlements.javascript.effects import extend, find_kinds, keeps_result
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     DATA,
     EMPTY,
     AbstractValue,
-    Activation,
     Bound,
     ClassValue,
     Constant,
     External,
     Frame,
-    Function,
-    Item,
+    JsActivation,
+    JsFunction,
+    JsItem,
     JsObject,
+    JsText,
     Slot,
-    Text,
 )
 from pinwarden.contract.entitlements.values import ENVIRONMENT
 
@@ -48,8 +48,8 @@ class Engine:
     """State and basic operations that the parts of the interpreter share."""
 
     def __init__(self) -> None:
-        self.current: Activation
-        self.queue: deque[Activation] = deque()
+        self.current: JsActivation
+        self.queue: deque[JsActivation] = deque()
         self.steps = 0
         self.depth = 0
         self.exhausted = False
@@ -59,12 +59,12 @@ class Engine:
 
     # Implemented by the other parts of the interpreter.
 
-    def evaluate(self, node: Node, frame: Frame) -> AbstractValue:
+    def evaluate(self, node: JsNode, frame: Frame) -> AbstractValue:
         """Return the possible values of an expression."""
         raise NotImplementedError
 
     def call_value(
-        self, callee: AbstractValue, this: AbstractValue, arguments: Sequence[AbstractValue], node: Node
+        self, callee: AbstractValue, this: AbstractValue, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue:
         """Call every function that the value may be, and return the possible results."""
         raise NotImplementedError
@@ -88,7 +88,7 @@ class Engine:
         for reader in slot.readers:
             self.enqueue(reader)
 
-    def enqueue(self, activation: Activation) -> None:
+    def enqueue(self, activation: JsActivation) -> None:
         """Follow an activation again later."""
         if not activation.queued:
             activation.queued = True
@@ -114,7 +114,7 @@ class Engine:
 
     def get_member(self, value: AbstractValue, name: str | None, line: int) -> AbstractValue:
         """Return the values of a member; None stands for a computed name."""
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for item in value:
             if isinstance(item, External):
                 result |= self._get_external_member(item, name, line)
@@ -156,7 +156,7 @@ class Engine:
             result |= self.read(others)
         getter = self._find_accessor(item, name)
         if getter is not None:
-            result |= self.call_value(frozenset((getter,)), frozenset((item,)), (), Node("getter", line, ""))
+            result |= self.call_value(frozenset((getter,)), frozenset((item,)), (), JsNode("getter", line, ""))
         if slot is None or name not in item.slots:
             result |= self._get_inherited_member(item, name, line)
         if not result and item.exports and name == "default":
@@ -166,19 +166,19 @@ class Engine:
         return result or ANY_DATA
 
     @staticmethod
-    def _find_accessor(item: JsObject, name: str) -> Function | None:
+    def _find_accessor(item: JsObject, name: str) -> JsFunction | None:
         if name in item.getters:
             return item.getters[name]
         return item.cls.getters.get(f"#{name}") if item.cls is not None else None
 
     @staticmethod
     def _get_constructor(item: JsObject) -> AbstractValue:
-        if isinstance(item, Function | ClassValue):
+        if isinstance(item, JsFunction | ClassValue):
             return frozenset((External("global", ("Function",)),))
         return frozenset((item.cls,)) if item.cls is not None else ANY_DATA
 
     def _get_inherited_member(self, item: JsObject, name: str, line: int) -> AbstractValue:
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         if item.cls is not None:
             result |= self.find_method(item.cls, name)
         if isinstance(item, ClassValue):
@@ -213,7 +213,7 @@ class Engine:
 
     def _get_all_members(self, item: JsObject) -> AbstractValue:
         self.read(item.keys)
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for slot in list(item.slots.values()):
             result |= self.read(slot)
         if item.cls is not None:
@@ -227,7 +227,7 @@ class Engine:
 
     def list_elements(self, value: AbstractValue) -> AbstractValue:
         """Return the elements of arrays, sets and other iterables."""
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for item in value:
             if isinstance(item, JsObject):
                 if item.label == "map":
@@ -243,10 +243,10 @@ class Engine:
     def list_entries(self, item: JsObject) -> AbstractValue:
         """Return pairs of key and value as arrays, one for each property."""
         self.read(item.keys)
-        pairs: set[Item] = set()
+        pairs: set[JsItem] = set()
         for name, slot in list(item.slots.items()):
             pair = self.make_object(self.current.frame, id(item), f"pair {name}", "array")
-            key: AbstractValue = ANY_DATA if name == "*" else frozenset((Text(name),))
+            key: AbstractValue = ANY_DATA if name == "*" else frozenset((JsText(name),))
             self.set_object_member(pair, "0", key)
             self.set_object_member(pair, "1", self.read(slot))
             pairs.add(pair)
@@ -259,7 +259,7 @@ class Engine:
             item = frame.objects[site, detail] = JsObject(label)
         return item
 
-    def make_array(self, frame: Frame, node: Node, elements: AbstractValue, detail: str = "array") -> AbstractValue:
+    def make_array(self, frame: Frame, node: JsNode, elements: AbstractValue, detail: str = "array") -> AbstractValue:
         """Return an array with elements at unknown positions."""
         array = self.make_object(frame, id(node), detail, "array")
         self.set_object_member(array, "*", elements)
@@ -275,7 +275,7 @@ class Engine:
                 self.enqueue(reader)
         self.write(slot, forget_booleans(value))
 
-    def set_member(self, target: AbstractValue, name: str | None, value: AbstractValue, node: Node) -> None:
+    def set_member(self, target: AbstractValue, name: str | None, value: AbstractValue, node: JsNode) -> None:
         """Assign to a member of every object that the target may be."""
         for item in target:
             if not isinstance(item, JsObject):
@@ -297,4 +297,4 @@ def forget_booleans(value: AbstractValue) -> AbstractValue:
 
 def list_callables(value: AbstractValue) -> AbstractValue:
     """Return the items that can be called and are the server's own code."""
-    return frozenset(item for item in value if isinstance(item, Function | Bound | ClassValue))
+    return frozenset(item for item in value if isinstance(item, JsFunction | Bound | ClassValue))

@@ -7,7 +7,7 @@ from typing import Final
 
 from pinwarden.contract.entitlements.javascript.builtins import Builtins
 from pinwarden.contract.entitlements.javascript.engine import PROCESS_ENV, forget_booleans
-from pinwarden.contract.entitlements.javascript.syntax import Node, decode_text, read_string
+from pinwarden.contract.entitlements.javascript.syntax import JsNode, decode_text, read_string
 from pinwarden.contract.entitlements.javascript.values import (
     ALWAYS,
     ANY_DATA,
@@ -19,11 +19,11 @@ from pinwarden.contract.entitlements.javascript.values import (
     ClassValue,
     External,
     Frame,
-    Function,
-    Item,
+    JsFunction,
+    JsItem,
     JsObject,
+    JsText,
     Slot,
-    Text,
     find_truth,
     read_texts,
 )
@@ -47,12 +47,12 @@ _UNWRAPPING_HELPERS: Final = frozenset(
 )
 
 
-class Expressions(Builtins):
+class JsExpressions(Builtins):
     """The evaluation of expressions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._evaluators: dict[str, Callable[[Node, Frame], AbstractValue]] = {
+        self._evaluators: dict[str, Callable[[JsNode, Frame], AbstractValue]] = {
             name.removeprefix("_evaluate_"): getattr(self, name) for name in dir(self) if name.startswith("_evaluate_")
         }
         for kind in _FUNCTIONS:
@@ -65,16 +65,16 @@ class Expressions(Builtins):
         }
 
     def register(
-        self, receiver: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: Node
+        self, receiver: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue | None:
         """Record a call that registers handlers. Returns the call's result; None if it registers nothing."""
         raise NotImplementedError
 
-    def bind_pattern(self, pattern: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
+    def bind_pattern(self, pattern: JsNode, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         """Assign a value to a name, a member or a destructuring pattern."""
         raise NotImplementedError
 
-    def evaluate(self, node: Node, frame: Frame) -> AbstractValue:
+    def evaluate(self, node: JsNode, frame: Frame) -> AbstractValue:
         """Return the possible values of an expression."""
         self.count_step()
         evaluator = self._evaluators.get(node.kind)
@@ -96,7 +96,7 @@ class Expressions(Builtins):
             scope = scope.parent
         return None
 
-    def _evaluate_identifier(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_identifier(self, node: JsNode, frame: Frame) -> AbstractValue:
         name = decode_text(node.text)
         slot = self.look_up(name, frame)
         if slot is not None:
@@ -118,16 +118,16 @@ class Expressions(Builtins):
             self.set_object_member(array, str(index), self.read(slot))
         return frozenset((array,))
 
-    def _evaluate_string(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
-        return frozenset((Text(read_string(node)),))
+    def _evaluate_string(self, node: JsNode, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
+        return frozenset((JsText(read_string(node)),))
 
-    def _evaluate_true(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
+    def _evaluate_true(self, node: JsNode, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         return ALWAYS
 
-    def _evaluate_false(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
+    def _evaluate_false(self, node: JsNode, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         return NEVER
 
-    def _evaluate_this(self, node: Node, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
+    def _evaluate_this(self, node: JsNode, frame: Frame) -> AbstractValue:  # noqa: ARG002  one signature for all
         scope: Frame | None = frame
         while scope is not None:
             if scope.this is not None:
@@ -135,7 +135,7 @@ class Expressions(Builtins):
             scope = scope.parent
         return ANY_DATA
 
-    def _evaluate_template_string(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_template_string(self, node: JsNode, frame: Frame) -> AbstractValue:
         parts: list[str] | None = []
         for child in node.children:
             if child.kind == "template_substitution":
@@ -148,13 +148,13 @@ class Expressions(Builtins):
         text = None if parts is None else "".join(parts)
         if text is None or len(text) > _MAX_TEXT:
             return (
-                frozenset((Text(decode_text(node.children[0].text)[:40].lstrip() + " …"), DATA))
+                frozenset((JsText(decode_text(node.children[0].text)[:40].lstrip() + " …"), DATA))
                 if (node.children and node.children[0].kind == "string_fragment" and node.children[0].text.strip())
                 else ANY_DATA
             )
-        return frozenset((Text(text),))
+        return frozenset((JsText(text),))
 
-    def call_implicitly(self, value: AbstractValue, names: Sequence[str], node: Node) -> None:
+    def call_implicitly(self, value: AbstractValue, names: Sequence[str], node: JsNode) -> None:
         """Follow methods that the language itself calls, e.g. to convert an object to text."""
         for item in value:
             if isinstance(item, JsObject) and not item.label:
@@ -165,7 +165,7 @@ class Expressions(Builtins):
 
     # Objects, arrays, functions and classes.
 
-    def _evaluate_object(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_object(self, node: JsNode, frame: Frame) -> AbstractValue:
         item = self.make_object(frame, id(node))
         for child in node.children:
             if child.kind == "spread_element":
@@ -180,7 +180,7 @@ class Expressions(Builtins):
                 self._add_object_method(item, child, frame)
         return frozenset((item,))
 
-    def _add_object_method(self, item: JsObject, node: Node, frame: Frame) -> None:
+    def _add_object_method(self, item: JsObject, node: JsNode, frame: Frame) -> None:
         function = self.make_function(node, frame)
         words = node.text.split()
         for name in self.read_key(node.fields["name"], frame):
@@ -191,7 +191,7 @@ class Expressions(Builtins):
             else:
                 self.set_object_member(item, name, frozenset((function,)))
 
-    def read_key(self, node: Node, frame: Frame) -> list[str | None]:
+    def read_key(self, node: JsNode, frame: Frame) -> list[str | None]:
         """Return the possible names of a property; None stands for a computed name."""
         if node.kind == "string":
             return [read_string(node)]
@@ -203,7 +203,7 @@ class Expressions(Builtins):
             return [None] if texts is None else list(texts)
         return [decode_text(node.text)]
 
-    def _evaluate_array(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_array(self, node: JsNode, frame: Frame) -> AbstractValue:
         item = self.make_object(frame, id(node), "", "array")
         position: int | None = 0
         for child in node.children:
@@ -216,19 +216,19 @@ class Expressions(Builtins):
             position = None if position is None else position + 1
         return frozenset((item,))
 
-    def make_function(self, node: Node, frame: Frame, name: str = "") -> Function:
+    def make_function(self, node: JsNode, frame: Frame, name: str = "") -> JsFunction:
         """Return the function that a node creates in a frame; always the same one."""
         function = frame.functions.get(id(node))
         if function is None:
             stated = node.get("name")
             label = decode_text(stated.text) if stated is not None else name or "<anonymous>"
-            function = frame.functions[id(node)] = Function(node, frame, label or "<anonymous>")
+            function = frame.functions[id(node)] = JsFunction(node, frame, label or "<anonymous>")
         return function
 
-    def _evaluate_function(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_function(self, node: JsNode, frame: Frame) -> AbstractValue:
         return frozenset((self.make_function(node, frame),))
 
-    def _evaluate_class(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_class(self, node: JsNode, frame: Frame) -> AbstractValue:
         cls = frame.objects.get((id(node), "class"))
         stated = node.get("name")
         name = decode_text(stated.text) if stated is not None else "<class>"
@@ -264,11 +264,11 @@ class Expressions(Builtins):
             static.this = Slot(frozenset((cls,)))
         return static
 
-    def execute(self, node: Node, frame: Frame) -> bool:
+    def execute(self, node: JsNode, frame: Frame) -> bool:
         """Follow a statement. Returns whether it certainly leaves the surrounding block."""
         raise NotImplementedError
 
-    def _add_class_member(self, cls: ClassValue, member: Node, frame: Frame) -> None:
+    def _add_class_member(self, cls: ClassValue, member: JsNode, frame: Frame) -> None:
         words = member.text.split()
         if member.kind in ("field_definition", "public_field_definition"):
             if "static" not in words:
@@ -296,7 +296,7 @@ class Expressions(Builtins):
 
     # Members and calls.
 
-    def _evaluate_member_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_member_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         target = node.fields["object"]
         name = decode_text(node.fields["property"].text)
         if target.kind == "super":
@@ -306,7 +306,7 @@ class Expressions(Builtins):
 
     def _get_super_member(self, name: str, frame: Frame) -> AbstractValue:
         home = self.find_home(frame)
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for base in home.base if home is not None else ():
             if isinstance(base, ClassValue):
                 result |= self.find_method(base, name) or self.get_object_member(base, name, 0)
@@ -323,14 +323,14 @@ class Expressions(Builtins):
             scope = scope.parent
         return None
 
-    def _evaluate_subscript_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_subscript_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         value = self.evaluate(node.fields["object"], frame)
         index = node.fields["index"]
         if index.kind == "number":
             return self.get_member(value, index.text, node.line)
         return self.get_members(value, self.evaluate(index, frame), node.line)
 
-    def evaluate_arguments(self, node: Node | None, frame: Frame) -> list[AbstractValue]:
+    def evaluate_arguments(self, node: JsNode | None, frame: Frame) -> list[AbstractValue]:
         """Return the values of the arguments of a call."""
         arguments: list[AbstractValue] = []
         for child in node.children if node is not None else ():
@@ -340,7 +340,7 @@ class Expressions(Builtins):
                 arguments.append(self.evaluate(child, frame))
         return arguments
 
-    def _evaluate_call_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_call_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         callee = node.fields["function"]
         stated = node.get("arguments")
         if stated is not None and stated.kind == "template_string":
@@ -360,14 +360,14 @@ class Expressions(Builtins):
             return self._call_member(callee, arguments, node, frame)
         return self.call_value(self.evaluate(callee, frame), EMPTY, arguments, node)
 
-    def _call_super(self, arguments: Sequence[AbstractValue], node: Node, frame: Frame) -> AbstractValue:
+    def _call_super(self, arguments: Sequence[AbstractValue], node: JsNode, frame: Frame) -> AbstractValue:
         home = self.find_home(frame)
         for item in self._evaluate_this(node, frame):
             if home is not None and isinstance(item, JsObject):
                 self.initialize_base(home, item, arguments, node)
         return ANY_DATA
 
-    def _call_name(self, callee: Node, stated: Node | None, node: Node, frame: Frame) -> AbstractValue:
+    def _call_name(self, callee: JsNode, stated: JsNode | None, node: JsNode, frame: Frame) -> AbstractValue:
         name = decode_text(callee.text)
         arguments = self.evaluate_arguments(stated, frame)
         if name == "await":  # the grammar reads ``await (0, f)(x)`` as a call of ``await``
@@ -389,13 +389,15 @@ class Expressions(Builtins):
                 return registered
         return self.call_value(self.evaluate(callee, frame), EMPTY, arguments, node)
 
-    def _export_getters(self, target: AbstractValue, getters: AbstractValue, node: Node) -> None:
+    def _export_getters(self, target: AbstractValue, getters: AbstractValue, node: JsNode) -> None:
         for item in getters:
             for name, slot in list(item.slots.items()) if isinstance(item, JsObject) else ():
                 value = self.call_value(self.read(slot), EMPTY, (), node)
                 self.set_member(target, name, value, node)
 
-    def _call_member(self, callee: Node, arguments: Sequence[AbstractValue], node: Node, frame: Frame) -> AbstractValue:
+    def _call_member(
+        self, callee: JsNode, arguments: Sequence[AbstractValue], node: JsNode, frame: Frame
+    ) -> AbstractValue:
         target = callee.fields["object"]
         if target.kind == "super":
             name = decode_text(callee.fields["property"].text)
@@ -410,7 +412,7 @@ class Expressions(Builtins):
             names = [index.text] if index.kind == "number" else read_texts(self.evaluate(index, frame))
         if names is None:
             return self.call_method(receiver, None, arguments, node)
-        result: set[Item] = set()
+        result: set[JsItem] = set()
         for name in names:
             registered = self.register(receiver, name, arguments, node)
             result |= registered if registered is not None else self.call_method(receiver, name, arguments, node)
@@ -419,26 +421,26 @@ class Expressions(Builtins):
                 self.call_implicitly(argument, ("toJSON",), node)
         return frozenset(result)
 
-    def _evaluate_new_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_new_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         callee = self.evaluate(node.fields["constructor"], frame)
         return self.construct(callee, self.evaluate_arguments(node.get("arguments"), frame), node)
 
     # Operators.
 
-    def _evaluate_await_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_await_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         value = self.evaluate(node.children[0], frame) if node.children else ANY_DATA
         self.call_implicitly(value, ("then",), node)
         if node.kind == "yield_expression":
             self.write(self.current.returns, value)
         return value
 
-    def _evaluate_sequence_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_sequence_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         value = ANY_DATA
         for child in node.children:
             value = self.evaluate(child, frame)
         return value
 
-    def _evaluate_ternary_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_ternary_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         truth = find_truth(self.evaluate(node.fields["condition"], frame))
         result = EMPTY
         if truth is not False:
@@ -447,14 +449,14 @@ class Expressions(Builtins):
             result |= self.evaluate(node.fields["alternative"], frame)
         return result
 
-    def _evaluate_unary_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_unary_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         value = self.evaluate(node.fields["argument"], frame)
         if node.fields["operator"].text != "!":
             return ANY_DATA
         truth = find_truth(value)
         return EITHER if truth is None else NEVER if truth else ALWAYS
 
-    def _evaluate_binary_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_binary_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         operator = node.fields["operator"].text
         left = self.evaluate(node.fields["left"], frame)
         if operator in ("&&", "||", "??"):
@@ -466,13 +468,13 @@ class Expressions(Builtins):
             self.call_implicitly(left | right, ("toString", "valueOf", "Symbol.toPrimitive"), node)
             first, second = read_texts(left), read_texts(right)
             if first is not None and second is not None and len(first) == len(second) == 1:
-                return frozenset((Text((first[0] + second[0])[:_MAX_TEXT]),))
+                return frozenset((JsText((first[0] + second[0])[:_MAX_TEXT]),))
             return ANY_DATA
         if operator == "in":
             return self._find_key(left, right)
         return EITHER if operator in ("instanceof", "<", ">", "<=", ">=") else ANY_DATA
 
-    def _evaluate_logical(self, operator: str, left: AbstractValue, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_logical(self, operator: str, left: AbstractValue, node: JsNode, frame: Frame) -> AbstractValue:
         truth = find_truth(left)
         if (operator == "&&" and truth is False) or (operator == "||" and truth is True):
             return left
@@ -493,7 +495,7 @@ class Expressions(Builtins):
         present = [names[0] in item.slots for item in objects]
         return ALWAYS if all(present) else EITHER if any(present) else NEVER
 
-    def _evaluate_assignment_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_assignment_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         value = self.evaluate(node.fields["right"], frame)
         target = node.fields["left"]
         if node.kind == "augmented_assignment_expression":
@@ -503,7 +505,7 @@ class Expressions(Builtins):
         self.bind_pattern(target, value, frame, declare=False, keep=False)
         return forget_booleans(value)
 
-    def _evaluate_update_expression(self, node: Node, frame: Frame) -> AbstractValue:
+    def _evaluate_update_expression(self, node: JsNode, frame: Frame) -> AbstractValue:
         self.evaluate(node.fields["argument"], frame)
         return ANY_DATA
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pinwarden.contract.entitlements.javascript.effects import get_package, import_external, is_built_in, is_covered
-from pinwarden.contract.entitlements.javascript.statements import Statements
+from pinwarden.contract.entitlements.javascript.statements import JsStatements
 from pinwarden.contract.entitlements.javascript.syntax import (
-    Node,
+    JsNode,
     UnreadableSourceError,
     decode_text,
     parse,
@@ -20,9 +20,9 @@ from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     EMPTY,
     AbstractValue,
-    Activation,
     External,
-    Module,
+    JsActivation,
+    JsModule,
     Slot,
 )
 from pinwarden.core.errors import PinwardenError
@@ -40,7 +40,7 @@ _TRAILING_COMMAS: Final = re.compile(r",(\s*[}\]])")
 _CONDITIONS: Final = ("node", "import", "module", "default", "require")
 
 
-class Loading(Statements):
+class Loading(JsStatements):
     """The modules of the program."""
 
     def __init__(self, files: Mapping[str, str], *, scan_packages: bool = False) -> None:
@@ -48,7 +48,7 @@ class Loading(Statements):
         self.files = files
         """The text of each file by its path from the server's folder."""
         self.scan_packages = scan_packages
-        self.modules: dict[str, Module] = {}
+        self.modules: dict[str, JsModule] = {}
         self._package_modules = 0
         self._manifests: dict[str, dict[str, Any]] = {}
         self.unreadable: dict[str, str] = {}
@@ -135,7 +135,7 @@ class Loading(Statements):
                     return file
         return None
 
-    def _find_in_packages(self, specifier: str, module: Module) -> str | None:
+    def _find_in_packages(self, specifier: str, module: JsModule) -> str | None:
         """Return the file of a package in ``node_modules``."""
         package = get_package(specifier)
         folder = posixpath.dirname(module.name)
@@ -166,7 +166,7 @@ class Loading(Statements):
         entry = manifest.get("module") or manifest.get("main") or "index.js"
         return self.find_file(f"{root}/{entry}" if isinstance(entry, str) else root)
 
-    def load_specifier(self, specifier: str, node: Node) -> AbstractValue:
+    def load_specifier(self, specifier: str, node: JsNode) -> AbstractValue:
         """Return the exports of a module that the current module loads."""
         importer = self.current.module
         if specifier.startswith(("file:", "data:")) or posixpath.isabs(specifier):
@@ -194,7 +194,7 @@ class Loading(Statements):
                     return self.load(path, node, third_party=True)
         return frozenset((import_external(specifier),))
 
-    def load(self, path: str, node: Node, *, third_party: bool) -> AbstractValue:
+    def load(self, path: str, node: JsNode, *, third_party: bool) -> AbstractValue:
         """Follow a module, and return its exports."""
         module = self.open_module(path, third_party=third_party)
         if path.endswith(".json"):
@@ -204,7 +204,7 @@ class Loading(Statements):
             self.run(module.activation)
         return self.read(module.holder.slots["exports"])
 
-    def open_module(self, path: str, *, third_party: bool) -> Module:
+    def open_module(self, path: str, *, third_party: bool) -> JsModule:
         """Return the module at a path, which is parsed when it is needed first."""
         module = self.modules.get(path)
         if module is not None:
@@ -212,7 +212,7 @@ class Loading(Statements):
         if len(self.modules) >= MAX_MODULES:
             self.exhausted = True
         text, problem = self._read_text(path)
-        module = Module(path, text, third_party=third_party)
+        module = JsModule(path, text, third_party=third_party)
         module.problem = problem or ("" if path in self.files else "the file is missing")
         self.modules[path] = module
         self._package_modules += third_party
@@ -226,7 +226,7 @@ class Loading(Statements):
 
     # Following.
 
-    def run_module(self, activation: Activation) -> None:
+    def run_module(self, activation: JsActivation) -> None:
         """Follow the code of a module."""
         module = activation.module
         if module.name.endswith(".json"):
@@ -248,15 +248,15 @@ class Loading(Statements):
                 self._follow_import(statement, module)
         self.execute_block(statements, module.frame)
 
-    def _skip_module(self, module: Module, problem: str) -> None:
+    def _skip_module(self, module: JsModule, problem: str) -> None:
         """Report a module that cannot be read. Whatever imports from it is unknown."""
         self.add_unknown(UNREADABLE, 1, problem)
         self.unreadable[module.name] = problem
 
-    def _execute_import_statement(self, node: Node, frame: object) -> bool:  # noqa: ARG002  one signature for all
+    def _execute_import_statement(self, node: JsNode, frame: object) -> bool:  # noqa: ARG002  one signature for all
         return False  # followed before the other statements
 
-    def _follow_import(self, node: Node, module: Module) -> None:
+    def _follow_import(self, node: JsNode, module: JsModule) -> None:
         source = node.get("source")
         clause = next((child for child in node.children if child.kind == "import_clause"), None)
         if "type" in node.text.split():
@@ -272,7 +272,7 @@ class Loading(Statements):
             value = exports if imported is None else self.get_member(exports, imported, node.line)
             self.write(module.frame.names.setdefault(local, Slot()), value)
 
-    def _follow_import_assignment(self, node: Node, module: Module) -> None:
+    def _follow_import_assignment(self, node: JsNode, module: JsModule) -> None:
         """Follow ``import x = require("y")`` of TypeScript."""
         for child in node.children:
             if child.kind == "import_require_clause" and child.get("source") is not None:
@@ -280,7 +280,7 @@ class Loading(Statements):
                 name = next(part for part in child.children if part.kind == "identifier")
                 self.write(module.frame.names.setdefault(decode_text(name.text), Slot()), value)
 
-    def _execute_export_statement(self, node: Node, frame: Any) -> bool:
+    def _execute_export_statement(self, node: JsNode, frame: Any) -> bool:
         module = frame.module
         source, declaration = node.get("source"), node.get("declaration")
         words = node.text.split()
@@ -304,7 +304,7 @@ class Loading(Statements):
             self._export_names(node, frame, module)
         return False
 
-    def _re_export(self, node: Node, exports: AbstractValue, module: Module) -> None:
+    def _re_export(self, node: JsNode, exports: AbstractValue, module: JsModule) -> None:
         target: AbstractValue = frozenset((module.exports,))
         for child in node.children:
             if child.kind == "namespace_export":
@@ -319,7 +319,7 @@ class Loading(Statements):
                 return
         self.copy_members(target, exports)
 
-    def _export_names(self, node: Node, frame: Any, module: Module) -> None:
+    def _export_names(self, node: JsNode, frame: Any, module: JsModule) -> None:
         for child in node.children:
             for specifier in child.children if child.kind == "export_clause" else ():
                 if "name" not in specifier.fields:
@@ -341,11 +341,11 @@ def _choose_condition(target: Any) -> Any:
     return None
 
 
-def _read_name(node: Node) -> str:
+def _read_name(node: JsNode) -> str:
     return read_string(node) if node.kind == "string" else decode_text(node.text)
 
 
-def _list_import_specifiers(clause: Node) -> list[tuple[str, str | None]]:
+def _list_import_specifiers(clause: JsNode) -> list[tuple[str, str | None]]:
     """Return the local name and the imported name of each import; None stands for the whole module."""
     found: list[tuple[str, str | None]] = []
     for child in clause.children:
@@ -362,7 +362,7 @@ def _list_import_specifiers(clause: Node) -> list[tuple[str, str | None]]:
     return found
 
 
-def _list_declared(declaration: Node) -> list[str]:
+def _list_declared(declaration: JsNode) -> list[str]:
     if "name" in declaration.fields:
         return [decode_text(declaration.fields["name"].text)]
     names: list[str] = []

@@ -9,16 +9,16 @@ from pinwarden.contract.entitlements.javascript.catalogue import SDK
 from pinwarden.contract.entitlements.javascript.effects import get_package
 from pinwarden.contract.entitlements.javascript.engine import list_callables
 from pinwarden.contract.entitlements.javascript.loading import Loading
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     DATA,
     EMPTY,
     AbstractValue,
     External,
-    Item,
+    JsItem,
     JsObject,
-    Text,
+    JsText,
 )
 
 TOOL, PROMPT, RESOURCE = "tool", "prompt", "resource"
@@ -48,7 +48,7 @@ _BY_REQUEST: Final = {
 }
 
 
-class Registration:
+class JsRegistration:
     """A function that the server registers as a handler."""
 
     __slots__ = ("dispatches", "handlers", "kind", "line", "module", "names", "schemas", "this")
@@ -66,13 +66,13 @@ class Registration:
         """Whether the function handles all items of this kind, and selects by name."""
 
 
-class Registrations(Loading):
+class JsRegistrations(Loading):
     """The calls that register handlers."""
 
-    registrations: dict[tuple[object, ...], Registration]
+    registrations: dict[tuple[object, ...], JsRegistration]
 
     def register(
-        self, receiver: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: Node
+        self, receiver: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue | None:
         """Record a call that registers handlers. Returns the call's result; None if it registers nothing."""
         if name not in _BY_METHOD and name not in _BY_OBJECT and name != "setRequestHandler":
@@ -101,14 +101,14 @@ class Registrations(Loading):
                 return True
         return not receiver
 
-    def _add(self, kind: str, node: Node, detail: object) -> Registration:
+    def _add(self, kind: str, node: JsNode, detail: object) -> JsRegistration:
         key = (kind, self.current, id(node), detail)
         registration = self.registrations.get(key)
         if registration is None:
-            registration = self.registrations[key] = Registration(kind, self.current.module.name, node.line)
+            registration = self.registrations[key] = JsRegistration(kind, self.current.module.name, node.line)
         return registration
 
-    def _register_call(self, name: str, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue | None:
+    def _register_call(self, name: str, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue | None:
         kind = _BY_METHOD[name]
         handlers = self._find_handlers(arguments[-1])
         if len(arguments) < 2 or not handlers:
@@ -123,9 +123,9 @@ class Registrations(Loading):
 
     def _find_handlers(self, value: AbstractValue) -> AbstractValue:
         """Return the functions of a handler, which may be an object with methods."""
-        callables = frozenset(item for item in value if not isinstance(item, Text) and item is not DATA)
+        callables = frozenset(item for item in value if not isinstance(item, JsText) and item is not DATA)
         direct = list_callables(callables) | frozenset(item for item in callables if isinstance(item, External))
-        inside: set[Item] = set()
+        inside: set[JsItem] = set()
         for item in callables - direct:
             if isinstance(item, JsObject):
                 for member in ("createTask", "getTask", "getTaskResult", "handler", "execute"):
@@ -134,15 +134,15 @@ class Registrations(Loading):
         return direct | inside
 
     def _read_names(self, value: AbstractValue) -> set[str]:
-        names = {item.text for item in value if isinstance(item, Text)}
+        names = {item.text for item in value if isinstance(item, JsText)}
         for item in value:
             if isinstance(item, JsObject) and item.bases:  # a URI template
                 for member in self.get_object_member(item, "*arguments", 0):
-                    if isinstance(member, Text):
+                    if isinstance(member, JsText):
                         names.add(member.text)
         return names
 
-    def _register_objects(self, name: str, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue | None:
+    def _register_objects(self, name: str, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue | None:
         kind, members = _BY_OBJECT[name]
         items = self.list_elements(arguments[0]) if name == "addTools" else arguments[0]
         found = False
@@ -159,13 +159,13 @@ class Registrations(Loading):
                 registration.this = frozenset((item,))
                 for label in ("name",) if kind != RESOURCE else ("uri", "uriTemplate", "name"):
                     texts = self.get_object_member(item, label, node.line)
-                    registration.names |= {text.text for text in texts if isinstance(text, Text)}
+                    registration.names |= {text.text for text in texts if isinstance(text, JsText)}
                 for label in ("parameters", "inputSchema"):
                     registration.schemas |= self.get_object_member(item, label, node.line)
                 break
         return ANY_DATA if found else None
 
-    def _register_request(self, arguments: Sequence[AbstractValue], node: Node) -> AbstractValue | None:
+    def _register_request(self, arguments: Sequence[AbstractValue], node: JsNode) -> AbstractValue | None:
         if len(arguments) < 2:
             return None
         kind = self._find_request_kind(arguments[0], node)
@@ -177,9 +177,9 @@ class Registrations(Loading):
         registration.dispatches = True
         return ANY_DATA
 
-    def _find_request_kind(self, schema: AbstractValue, node: Node) -> str | None:
+    def _find_request_kind(self, schema: AbstractValue, node: JsNode) -> str | None:
         for item in schema:
-            if isinstance(item, Text) and item.text in _BY_REQUEST:
+            if isinstance(item, JsText) and item.text in _BY_REQUEST:
                 return _BY_REQUEST[item.text]
             if isinstance(item, External) and item.members and item.members[-1] in _BY_REQUEST:
                 return _BY_REQUEST[item.members[-1]]

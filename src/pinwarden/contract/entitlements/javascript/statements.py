@@ -6,18 +6,18 @@ from typing import Final
 
 from pinwarden.contract.entitlements.javascript.effects import READING_SQL
 from pinwarden.contract.entitlements.javascript.engine import forget_booleans
-from pinwarden.contract.entitlements.javascript.expressions import Expressions
-from pinwarden.contract.entitlements.javascript.syntax import Node, decode_text, read_string
+from pinwarden.contract.entitlements.javascript.expressions import JsExpressions
+from pinwarden.contract.entitlements.javascript.syntax import JsNode, decode_text, read_string
 from pinwarden.contract.entitlements.javascript.values import (
     ANY_DATA,
     DATA,
     EMPTY,
     AbstractValue,
-    Activation,
     Frame,
+    JsActivation,
     JsObject,
+    JsText,
     Slot,
-    Text,
     find_truth,
     read_texts,
 )
@@ -28,10 +28,10 @@ _CLASS_DECLARATIONS: Final = ("class_declaration", "abstract_class_declaration")
 _LEAVING: Final = frozenset(("return_statement", "throw_statement", "break_statement", "continue_statement"))
 
 
-class Statements(Expressions):
+class JsStatements(JsExpressions):
     """The execution of statements."""
 
-    def execute(self, node: Node, frame: Frame) -> bool:
+    def execute(self, node: JsNode, frame: Frame) -> bool:
         """Follow a statement. Returns whether it certainly leaves the surrounding block."""
         self.count_step()
         method = getattr(self, f"_execute_{node.kind}", None)
@@ -49,7 +49,7 @@ class Statements(Expressions):
         self.evaluate(node, frame)
         return False
 
-    def execute_block(self, statements: list[Node], frame: Frame) -> bool:
+    def execute_block(self, statements: list[JsNode], frame: Frame) -> bool:
         """Declare the names of a block, then follow its statements until one certainly leaves it."""
         self.declare(statements, frame)
         for statement in statements:
@@ -58,11 +58,11 @@ class Statements(Expressions):
             narrowed = _find_sql_guard(statement)
             if narrowed is not None:
                 rest = self._make_block(statement, frame, "guarded")
-                rest.names = {**frame.names, **rest.names, narrowed: Slot(frozenset((Text(f"{READING_SQL[0]} …"),)))}
+                rest.names = {**frame.names, **rest.names, narrowed: Slot(frozenset((JsText(f"{READING_SQL[0]} …"),)))}
                 frame = rest
         return False
 
-    def declare(self, statements: list[Node], frame: Frame) -> None:
+    def declare(self, statements: list[JsNode], frame: Frame) -> None:
         """Create the variables of a block, and its functions."""
         for statement in statements:
             node = statement
@@ -84,7 +84,7 @@ class Statements(Expressions):
                         for name in _list_names(declarator.fields["name"]):
                             frame.names.setdefault(name, Slot())
 
-    def declare_variables(self, body: Node, frame: Frame) -> None:
+    def declare_variables(self, body: JsNode, frame: Frame) -> None:
         """Create the ``var`` variables of a function."""
         pending = [body]
         while pending:
@@ -103,7 +103,7 @@ class Statements(Expressions):
                 continue
             pending += node.children
 
-    def run_body(self, activation: Activation) -> None:
+    def run_body(self, activation: JsActivation) -> None:
         """Follow the code of an activation."""
         function, frame = activation.function, activation.frame
         if function is None:
@@ -129,11 +129,11 @@ class Statements(Expressions):
         else:
             self.write(activation.returns, self.evaluate(body, frame))
 
-    def run_module(self, activation: Activation) -> None:
+    def run_module(self, activation: JsActivation) -> None:
         """Follow the code of a module."""
         raise NotImplementedError
 
-    def _run_fields(self, activation: Activation) -> None:
+    def _run_fields(self, activation: JsActivation) -> None:
         function, frame = activation.function, activation.frame
         home = None if function is None else function.home
         if home is None or frame.this is None:
@@ -147,14 +147,14 @@ class Statements(Expressions):
             for key in self.read_key(name, frame):
                 self.set_member(self.read(frame.this), key, given, field)
 
-    def _bind_parameters(self, node: Node, activation: Activation) -> None:
+    def _bind_parameters(self, node: JsNode, activation: JsActivation) -> None:
         single = node.get("parameter")
         stated = node.get("parameters")
         parameters = [single] if single is not None else stated.children if stated is not None else []
         position = 0
         for parameter in parameters:
-            pattern: Node | None = parameter
-            default: Node | None = None
+            pattern: JsNode | None = parameter
+            default: JsNode | None = None
             if parameter.kind in ("required_parameter", "optional_parameter"):
                 pattern, default = parameter.get("pattern"), parameter.get("value")
                 if pattern is None or pattern.kind == "this":
@@ -177,7 +177,7 @@ class Statements(Expressions):
                     self.set_member(self.read(activation.frame.this), name, value, parameter)
             position += 1
 
-    def bind_pattern(self, pattern: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
+    def bind_pattern(self, pattern: JsNode, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         """Assign a value to a name, a member or a destructuring pattern.
 
         With ``keep``, known booleans stay known, because nothing else assigns to the name.
@@ -210,11 +210,11 @@ class Statements(Expressions):
         elif kind in ("rest_pattern", "spread_element") and pattern.children:
             self.bind_pattern(pattern.children[0], value, frame, declare=declare, keep=keep)
 
-    def assign_member(self, target: AbstractValue, name: str | None, value: AbstractValue, node: Node) -> None:
+    def assign_member(self, target: AbstractValue, name: str | None, value: AbstractValue, node: JsNode) -> None:
         """Assign to a member."""
         self.set_member(target, name, value, node)
 
-    def _bind_property(self, child: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
+    def _bind_property(self, child: JsNode, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         if child.kind in ("pair_pattern", "pair"):
             for name in self.read_key(child.fields["key"], frame):
                 member = self.get_member(value, name, child.line)
@@ -226,7 +226,7 @@ class Statements(Expressions):
             member = self.get_member(value, decode_text(inner.text), child.line)
             self.bind_pattern(child, member, frame, declare=declare, keep=keep)
 
-    def _bind_elements(self, pattern: Node, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
+    def _bind_elements(self, pattern: JsNode, value: AbstractValue, frame: Frame, *, declare: bool, keep: bool) -> None:
         for index, child in enumerate(pattern.children):
             if child.kind in ("rest_pattern", "spread_element"):
                 rest = self.make_array(frame, child, self.list_elements(value))
@@ -237,12 +237,12 @@ class Statements(Expressions):
 
     # Statements.
 
-    def _execute_expression_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_expression_statement(self, node: JsNode, frame: Frame) -> bool:
         for child in node.children:
             self.evaluate(child, frame)
         return False
 
-    def _execute_lexical_declaration(self, node: Node, frame: Frame) -> bool:
+    def _execute_lexical_declaration(self, node: JsNode, frame: Frame) -> bool:
         kind = node.get("kind")
         is_constant = kind is not None and kind.text == "const"
         for declarator in node.children:
@@ -262,7 +262,7 @@ class Statements(Expressions):
 
     _execute_variable_declaration = _execute_lexical_declaration
 
-    def _execute_enum_declaration(self, node: Node, frame: Frame) -> bool:
+    def _execute_enum_declaration(self, node: JsNode, frame: Frame) -> bool:
         item = self.make_object(frame, id(node), "enum")
         for member in node.fields["body"].children:
             value = member.get("value")
@@ -272,16 +272,16 @@ class Statements(Expressions):
         self.write(frame.names.setdefault(decode_text(node.fields["name"].text), Slot()), frozenset((item,)))
         return False
 
-    def _make_block(self, node: Node, frame: Frame, detail: object = "") -> Frame:
+    def _make_block(self, node: JsNode, frame: Frame, detail: object = "") -> Frame:
         block = frame.blocks.get((id(node), detail))
         if block is None:
             block = frame.blocks[id(node), detail] = Frame(frame.module, frame)
         return block
 
-    def _execute_statement_block(self, node: Node, frame: Frame) -> bool:
+    def _execute_statement_block(self, node: JsNode, frame: Frame) -> bool:
         return self.execute_block(node.children, self._make_block(node, frame))
 
-    def _execute_if_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_if_statement(self, node: JsNode, frame: Frame) -> bool:
         truth = find_truth(self.evaluate(node.fields["condition"], frame))
         first = second = False
         if truth is not False:
@@ -293,10 +293,10 @@ class Statements(Expressions):
             return first and second
         return first if truth else second
 
-    def _execute_else_clause(self, node: Node, frame: Frame) -> bool:
+    def _execute_else_clause(self, node: JsNode, frame: Frame) -> bool:
         return any(self.execute(child, frame) for child in node.children)
 
-    def _execute_switch_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_switch_statement(self, node: JsNode, frame: Frame) -> bool:
         subject = read_texts(self.evaluate(node.fields["value"], frame))
         block = self._make_block(node, frame)
         cases = node.fields["body"].children
@@ -318,11 +318,11 @@ class Statements(Expressions):
                 running = False
         return False
 
-    def _follow_case(self, body: list[Node], frame: Frame) -> bool:
+    def _follow_case(self, body: list[JsNode], frame: Frame) -> bool:
         """Follow the statements of one case. Returns whether the next case is certainly not reached from it."""
         return any(self.execute(statement, frame) for statement in body)
 
-    def _execute_for_in_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_for_in_statement(self, node: JsNode, frame: Frame) -> bool:
         value = self.evaluate(node.fields["right"], frame)
         operator = node.get("operator")
         is_of = operator is not None and operator.text == "of"
@@ -331,7 +331,7 @@ class Statements(Expressions):
             elements = self.list_elements(value)
         else:
             elements = frozenset(
-                Text(name) for item in value if isinstance(item, JsObject) for name in item.slots if name != "*"
+                JsText(name) for item in value if isinstance(item, JsObject) for name in item.slots if name != "*"
             )
             for item in value:
                 if isinstance(item, JsObject):
@@ -345,7 +345,7 @@ class Statements(Expressions):
             self.execute(node.fields["body"], block)
         return False
 
-    def _execute_for_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_for_statement(self, node: JsNode, frame: Frame) -> bool:
         block = self._make_block(node, frame)
         start = node.get("initializer")
         if start is not None:
@@ -357,18 +357,18 @@ class Statements(Expressions):
                 self.execute(part, block)
         return False
 
-    def _execute_while_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_while_statement(self, node: JsNode, frame: Frame) -> bool:
         self.evaluate(node.fields["condition"], frame)
         self.execute(node.fields["body"], frame)
         return False
 
     _execute_do_statement = _execute_while_statement
 
-    def _execute_labeled_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_labeled_statement(self, node: JsNode, frame: Frame) -> bool:
         self.execute(node.fields["body"], frame)
         return False
 
-    def _execute_try_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_try_statement(self, node: JsNode, frame: Frame) -> bool:
         leaves = self.execute(node.fields["body"], frame)
         handler = node.get("handler")
         if handler is not None:
@@ -382,14 +382,14 @@ class Statements(Expressions):
             leaves = self.execute(finalizer.fields["body"], frame) or leaves
         return leaves
 
-    def _execute_with_statement(self, node: Node, frame: Frame) -> bool:
+    def _execute_with_statement(self, node: JsNode, frame: Frame) -> bool:
         self.add_unknown("names are looked up in an object (with)", node.line, "with")
         self.evaluate(node.fields["object"], frame)
         self.execute(node.fields["body"], frame)
         return False
 
 
-def _find_sql_guard(statement: Node) -> str | None:
+def _find_sql_guard(statement: JsNode) -> str | None:
     """Return the variable of ``if (!variable.startsWith("SELECT")) throw …``; None for other statements."""
     if statement.kind != "if_statement" or "alternative" in statement.fields:
         return None
@@ -409,7 +409,7 @@ def _find_sql_guard(statement: Node) -> str | None:
         return None
     if not read_string(prefix).strip().lower().startswith(READING_SQL):
         return None
-    subject: Node | None = callee.fields["object"]
+    subject: JsNode | None = callee.fields["object"]
     while subject is not None and subject.kind == "call_expression":
         inner = subject.fields["function"]
         if inner.kind != "member_expression" or inner.fields["property"].text not in _SAME_STATEMENT:
@@ -421,7 +421,7 @@ def _find_sql_guard(statement: Node) -> str | None:
 _SAME_STATEMENT: Final = frozenset(("trim", "trimStart", "toLowerCase", "toUpperCase", "toString"))
 
 
-def _list_case_body(case: Node) -> list[Node]:
+def _list_case_body(case: JsNode) -> list[JsNode]:
     value = case.get("value")
     return [child for child in case.children if child is not value]
 
@@ -432,7 +432,7 @@ def _name_functions(value: AbstractValue, name: str) -> None:
             item.name = name  # type: ignore[attr-defined]
 
 
-def _list_names(pattern: Node) -> list[str]:
+def _list_names(pattern: JsNode) -> list[str]:
     """Return the names that a pattern declares."""
     if pattern.kind in ("identifier", "shorthand_property_identifier_pattern"):
         return [decode_text(pattern.text)]

@@ -18,7 +18,7 @@ class UnreadableSourceError(Exception):
     """The source has a syntax error, or a construct that the grammar misreads."""
 
 
-class Node:
+class JsNode:
     """A node of the syntax tree, without types, comments and parentheses."""
 
     __slots__ = ("children", "fields", "kind", "line", "text")
@@ -28,14 +28,14 @@ class Node:
         self.line = line
         self.text = text
         """The source text of names, literals and operators; empty for all other nodes."""
-        self.children: list[Node] = []
-        self.fields: dict[str, Node] = {}
+        self.children: list[JsNode] = []
+        self.fields: dict[str, JsNode] = {}
 
-    def get(self, name: str) -> Node | None:
+    def get(self, name: str) -> JsNode | None:
         """Return the child in this field; None if the field is absent."""
         return self.fields.get(name)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[JsNode]:
         """Yield this node and all its descendants."""
         pending = [self]
         while pending:
@@ -94,7 +94,7 @@ def _load_language(name: str) -> Any:
     return tree_sitter.Language(grammar())
 
 
-def parse(path: str, text: str) -> Node:
+def parse(path: str, text: str) -> JsNode:
     """Parse one module. Raises ``UnreadableSourceError`` if a part of the code might be misread."""
     import tree_sitter
 
@@ -119,11 +119,11 @@ def _refuse_hidden_code(text: str) -> None:
         raise UnreadableSourceError("a division or regular expression after yield or await")
 
 
-def _lower(tree: Any, data: bytes) -> Node:
+def _lower(tree: Any, data: bytes) -> JsNode:
     """Copy the tree into ``Node`` objects, without recursion."""
-    root = Node("program", 1, "")
+    root = JsNode("program", 1, "")
     count = 0
-    pending: list[tuple[Any, Node, int]] = [(tree.root_node, root, 0)]
+    pending: list[tuple[Any, JsNode, int]] = [(tree.root_node, root, 0)]
     while pending:
         source, target, depth = pending.pop()
         count += 1
@@ -142,7 +142,7 @@ def _lower(tree: Any, data: bytes) -> Node:
                 if inner is not None:
                     is_leaf = inner.type in _LEAVES or not inner.is_named
                     text = data[inner.start_byte : inner.end_byte].decode("utf-8", "replace") if is_leaf else ""
-                    node = Node(inner.type, inner.start_point[0] + 1, text)
+                    node = JsNode(inner.type, inner.start_point[0] + 1, text)
                     target.children.append(node)
                     if field is not None and field not in target.fields:
                         target.fields[field] = node
@@ -193,6 +193,6 @@ def _decode_escape(match: re.Match[str]) -> str:
     return _SIMPLE_ESCAPES.get(match[5], match[5])
 
 
-def read_string(node: Node) -> str:
+def read_string(node: JsNode) -> str:
     """Return the value of a string literal."""
     return decode_text(node.text[1:-1])

@@ -6,21 +6,21 @@ from itertools import count
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from pinwarden.contract.entitlements.javascript.syntax import Node
+from pinwarden.contract.entitlements.javascript.syntax import JsNode
 from pinwarden.contract.entitlements.values import Source
 
 
-class Item:
+class JsItem:
     """One possible value of an expression."""
 
     __slots__ = ()
 
 
-AbstractValue: TypeAlias = frozenset[Item]
+AbstractValue: TypeAlias = frozenset[JsItem]
 """All values that an expression may have. Empty if none is known yet."""
 
 
-class Constant(Item):
+class Constant(JsItem):
     """A value of which only the kind matters."""
 
     __slots__ = ("name",)
@@ -44,7 +44,7 @@ NEVER: Final[AbstractValue] = frozenset((FALSE,))
 EITHER: Final[AbstractValue] = frozenset((TRUE, FALSE))
 
 
-class Text(Item):
+class JsText(JsItem):
     """A constant string. Texts with the same content are equal."""
 
     __slots__ = ("text",)
@@ -53,7 +53,7 @@ class Text(Item):
         self.text = text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Text) and other.text == self.text
+        return isinstance(other, JsText) and other.text == self.text
 
     def __hash__(self) -> int:
         return crc32(self.text.encode("utf-8", "surrogatepass"))
@@ -62,7 +62,7 @@ class Text(Item):
         return f"Text({self.text!r})"
 
 
-class External(Item):
+class External(JsItem):
     """Code outside the analysed modules: a global, or something that a package exports or returns."""
 
     __slots__ = ("members", "root")
@@ -95,13 +95,13 @@ class Slot:
 
     def __init__(self, value: AbstractValue = EMPTY) -> None:
         self.value = value
-        self.readers: dict[Activation, None] = {}
+        self.readers: dict[JsActivation, None] = {}
 
 
 _serials = count(1)
 
 
-class JsObject(Item):
+class JsObject(JsItem):
     """All objects that one expression creates in one frame."""
 
     __slots__ = ("_serial", "bases", "cls", "exports", "getters", "keys", "label", "prototypes", "setters", "slots")
@@ -118,8 +118,8 @@ class JsObject(Item):
         self.bases: dict[External, None] = {}
         """External classes that the object is an instance of."""
         self.prototypes: dict[JsObject, None] = {}
-        self.getters: dict[str, Function] = {}
-        self.setters: dict[str, Function] = {}
+        self.getters: dict[str, JsFunction] = {}
+        self.setters: dict[str, JsFunction] = {}
         self.exports = False
         """Whether these are the exports of a module."""
 
@@ -130,12 +130,12 @@ class JsObject(Item):
         return self._serial  # an order of creation makes results the same in every process
 
 
-class Function(JsObject):
+class JsFunction(JsObject):
     """A function with the frame in which it was created."""
 
     __slots__ = ("frame", "home", "is_arrow", "is_generator", "module", "name", "node")
 
-    def __init__(self, node: Node, frame: Frame, name: str) -> None:
+    def __init__(self, node: JsNode, frame: Frame, name: str) -> None:
         super().__init__()
         self.node = node
         self.frame = frame
@@ -147,12 +147,12 @@ class Function(JsObject):
         self.is_generator = "*" in node.text.split() or node.kind.startswith("generator")
 
 
-class Bound(Item):
+class Bound(JsItem):
     """A function with bound arguments, as ``bind`` returns."""
 
     __slots__ = ("arguments", "function", "this")
 
-    def __init__(self, function: Item, this: AbstractValue, arguments: tuple[AbstractValue, ...]) -> None:
+    def __init__(self, function: JsItem, this: AbstractValue, arguments: tuple[AbstractValue, ...]) -> None:
         self.function = function
         self.this = this
         self.arguments = arguments
@@ -168,7 +168,7 @@ class Bound(Item):
         return hash(self.function)
 
 
-class Resolver(Item):
+class Resolver(JsItem):
     """The function that resolves a promise."""
 
     __slots__ = ("slot",)
@@ -182,16 +182,16 @@ class ClassValue(JsObject):
 
     __slots__ = ("base", "constructor", "fields", "frame", "initializer", "methods", "name", "node")
 
-    def __init__(self, node: Node, frame: Frame, name: str) -> None:
+    def __init__(self, node: JsNode, frame: Frame, name: str) -> None:
         super().__init__()
         self.node = node
         self.frame = frame
         self.name = name
         self.base: AbstractValue = EMPTY
-        self.methods: dict[str, dict[Function, None]] = {}
-        self.constructor: Function | None = None
-        self.fields: list[Node] = []
-        self.initializer = Function(node, frame, f"{name}.<fields>")
+        self.methods: dict[str, dict[JsFunction, None]] = {}
+        self.constructor: JsFunction | None = None
+        self.fields: list[JsNode] = []
+        self.initializer = JsFunction(node, frame, f"{name}.<fields>")
         """The code that gives fields their first values."""
         self.initializer.home = self
 
@@ -201,20 +201,20 @@ class Frame:
 
     __slots__ = ("blocks", "function", "functions", "module", "names", "objects", "parent", "this")
 
-    def __init__(self, module: Module, parent: Frame | None) -> None:
+    def __init__(self, module: JsModule, parent: Frame | None) -> None:
         self.module = module
         self.parent = parent
         self.this: Slot | None = None
         """``this`` of the function whose frame this is; None in blocks and arrow functions."""
         self.names: dict[str, Slot] = {}
-        self.function: Function | None = None if parent is None else parent.function
+        self.function: JsFunction | None = None if parent is None else parent.function
         self.blocks: dict[tuple[int, object], Frame] = {}
         """The frames of blocks and loop rounds. Following the code again reuses them, as it does for objects."""
-        self.objects: dict[tuple[int, str], Item] = {}
-        self.functions: dict[int, Function] = {}
+        self.objects: dict[tuple[int, str], JsItem] = {}
+        self.functions: dict[int, JsFunction] = {}
 
 
-class Activation:
+class JsActivation:
     """A node of the call graph: a function with one combination of arguments, or the loading of a module."""
 
     __slots__ = (
@@ -222,14 +222,14 @@ class Activation:
         "unknown",
     )
 
-    def __init__(self, label: str, module: Module, frame: Frame, function: Function | None = None) -> None:
+    def __init__(self, label: str, module: JsModule, frame: Frame, function: JsFunction | None = None) -> None:
         self.label = label
         self.module = module
         self.frame = frame
         self.function = function
         self.effects: dict[tuple[str, int, str], None] = {}
         self.unknown: dict[tuple[str, int, str], None] = {}
-        self.calls: dict[Activation, int] = {}
+        self.calls: dict[JsActivation, int] = {}
         self.returns = Slot()
         self.arguments: list[Slot] = []
         self.rest = Slot()
@@ -241,7 +241,7 @@ class Activation:
         """Follow an activation that has no function."""
 
 
-class Module:
+class JsModule:
     """One file of the server or of a package."""
 
     __slots__ = (
@@ -252,7 +252,7 @@ class Module:
         self.name = name
         self.source = Source(path=name, text=text)
         self.third_party = third_party
-        self.tree: Node | None = None
+        self.tree: JsNode | None = None
         self.problem = ""
         """Why the module cannot be read; empty if it can."""
         self.lines: list[str] | None = None
@@ -261,7 +261,7 @@ class Module:
         self.holder = JsObject()
         """The object that CommonJS code sees as ``module``."""
         self.frame = Frame(self, None)
-        self.activation = Activation("<module>", self, self.frame)
+        self.activation = JsActivation("<module>", self, self.frame)
 
     def get_line(self, number: int) -> str:
         """Return the stripped and shortened text of a line."""
@@ -287,6 +287,6 @@ def find_truth(value: AbstractValue) -> bool | None:
 
 def read_texts(value: AbstractValue) -> list[str] | None:
     """Return the constant strings of a value, sorted; None if it may be something else."""
-    if not value or not all(isinstance(item, Text) for item in value):
+    if not value or not all(isinstance(item, JsText) for item in value):
         return None
-    return sorted(item.text for item in value if isinstance(item, Text))
+    return sorted(item.text for item in value if isinstance(item, JsText))
