@@ -129,6 +129,12 @@ def swapped_in_ci(world: NextWorld) -> tuple[str, str]:
     return "ci", "pinwarden explain notes"
 
 
+def two_changed(world: NextWorld) -> tuple[str, str]:
+    world.lock(now=harmless(), then=harmless("then"))
+    world.configure(now=harmless("later"), then=harmless("later"))
+    return "status", "pinwarden approve now"
+
+
 def planted_in_ci(world: NextWorld) -> tuple[str, str]:
     world.lock(now=harmless())
     world.configure(now=harmless("later"), notes=DOWNLOADED)
@@ -209,9 +215,9 @@ def healthy(world: NextWorld) -> tuple[str, str]:
 
 KINDS = (
     from_nothing, one_floating, two_floating, floating_in_ci, unverified, verified, not_downloaded, unapproved,
-    two_unapproved, added, changed_in_ci, swapped_in_ci, planted_in_ci, poisoned_in_ci, without_tools_in_ci,
-    live_skipped_in_ci, refused_by_policy, unenforced, without_ci, unreadable, undecided, scanned, suspicious,
-    examined, healthy, verified_on_another_machine,
+    two_unapproved, added, changed_in_ci, swapped_in_ci, two_changed, planted_in_ci, poisoned_in_ci,
+    without_tools_in_ci, live_skipped_in_ci, refused_by_policy, unenforced, without_ci, unreadable, undecided, scanned,
+    suspicious, examined, healthy, verified_on_another_machine,
 )  # fmt: skip
 
 

@@ -327,8 +327,8 @@ def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str
 
 
 def _summarize(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
-    files, servers = len(view.files), len(view.servers)
-    checked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
+    configured = plural(len(view.servers), "configured entry", "configured entries")
+    checked = f"{len(view.locked)} locked and {configured} in {plural(len(view.files), 'file')}"
     if ok:
         return f"{checked}: everything is configured as approved" if view.locked else f"{checked}: no findings"
     failing = sum(map(is_failing, rows))

@@ -97,15 +97,18 @@ def report_status(
 def choose_next_command(servers: Iterable[ServerStatus], projects: Sequence[Project]) -> str | None:
     """Return the one command to run next, which takes the first step that is needed, for all servers that need it.
 
-    What the gateway blocked comes first. If nothing is left to do and no CI workflow checks the project, it is
-    ``init-ci``.
+    What the gateway blocked comes first. It and changed configurations are decided one server at a time. If nothing is
+    left to do and no CI workflow checks the project, it is ``init-ci``.
     """
     listed = tuple(servers)
     blocked = [server for server in listed if server.blocked]
     if blocked:
-        return blocked[0].next_command if len(blocked) == 1 else _FOR_ALL["approve"]
+        return blocked[0].next_command
     for step in STEPS:
         waiting = [server for server in listed if server.next_step == step]
+        changed = [server for server in waiting if server.changed]
+        if changed:
+            return changed[0].next_command
         if waiting:
             return _FOR_ALL[step] if len(waiting) > 1 else waiting[0].next_command
     is_used = any(server.scope == "project" and server.locked == "yes" and server.clients for server in listed)
