@@ -228,11 +228,13 @@ class TestRunning:
         for given in ("--eval=/p/data", "--root=/p", "/data"):
             assert "[ARGUMENTS_CHANGED]" in world.run("run", "notes", "--", given).err
 
-    def test_a_script_and_an_unknown_name_are_not_run(self, world: World) -> None:
-        world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, local={"command": "python3", "args": ["server.py"]})
-        world.done("init", "--accept", "local")
+    def test_a_package_that_cannot_be_started_from_its_bytes_and_an_unknown_name_are_not_run(
+        self, world: World
+    ) -> None:
+        world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, old={"command": "dnx", "args": ["Acme.Old@1.0.0"]})
+        world.done("init", "--accept", "old")
         for name, code, says in (
-            ("local", 2, "[NOTHING_TO_RUN]"),
+            ("old", 2, "[NOTHING_TO_RUN]"),
             ("none", 1, "[SERVER_NOT_LOCKED]"),
         ):
             outcome = world.run("run", name)

@@ -157,10 +157,13 @@ class TestAttention:
     def test_check_fails_until_nothing_needs_attention(self, world: StatusWorld) -> None:
         script = world.root / "lights"
         world.write({".mcp.json": {"mcpServers": {"lights": {"command": str(script), "args": []}}}})
+        script.touch(mode=0o755)
         assert world.run("status").code == 0
         assert world.run("status", "--check").code == 1
         world.run("init")
         world.approve("lights")
+        assert world.run("status").out.endswith("Next: pinwarden enforce lights\n")
+        assert world.run("enforce", "--yes").code == 0
         outcome = world.run("status", "--check")
         assert outcome.code == 0, outcome
         assert outcome.out.endswith("Next: pinwarden init-ci\n")

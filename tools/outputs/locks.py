@@ -239,6 +239,7 @@ def _status_body() -> Schema:
             "package": TEXT,
             "version": or_null(TEXT),
             **dict.fromkeys(("locked", "pinned", "approved", "verified", "enforced"), state),
+            "enforcement_obstacle": or_null(FULL_TEXT),
             "changed": TRUTH,
             "disabled": TRUTH,
             "last_checked": or_null(TEXT),

@@ -49,16 +49,22 @@ def parse_launch(target: Target) -> Launch:
     words = split_command(target.command)
     dangers = _find_program_dangers(words[0])
     wrappers: list[str] = []
-    while (inner := _unwrap(words)) is not None and len(wrappers) < MAX_WRAPPERS:
-        wrappers.append(program_name(words[0]))
+    wrapper_words: tuple[str, ...] | None = ()
+    for _ in range(MAX_WRAPPERS):
+        inner = _unwrap(words)
+        if inner is None:
+            break
+        if program_name(words[0]) not in _UNREPORTED_WRAPPERS:
+            wrappers.append(program_name(words[0]))
+            before = words[: -len(inner[0])]
+            is_prefix = wrapper_words is not None and [*before, *inner[0]] == words
+            wrapper_words = (*(wrapper_words or ()), *before) if is_prefix else None
         words = inner[0]
         dangers += [*inner[1], *_find_program_dangers(words[0])]
     launch = _parse_launcher(words)
     if launch.kind != "shell":
         dangers += launchers.find_argument_dangers(words[1:])
-    return replace(
-        launch.with_dangers(dangers), wrappers=tuple(name for name in wrappers if name not in _UNREPORTED_WRAPPERS)
-    )
+    return replace(launch.with_dangers(dangers), wrappers=tuple(wrappers), wrapper_words=wrapper_words)
 
 
 def find_floating_package(target: Target | None) -> Launch | None:

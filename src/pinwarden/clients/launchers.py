@@ -35,6 +35,7 @@ DANGERS: Mapping[str, str] = MappingProxyType(
 )
 """Risks that Pinwarden reports about a command, by code."""
 
+_LOCAL_KINDS = ("module", "script", "path", "shell", "source", "jsr")
 _TEMPORARY = lazy_pattern(
     r"^(?:/private)?/(?:var/)?tmp/|^/dev/shm/|^%te?mp%|^\$\{?TE?MP|\\appdata\\local\\temp\\", re.IGNORECASE
 )
@@ -72,6 +73,8 @@ class Launch(Record):
     """
     wrappers: tuple[str, ...] = field(default=(), compare=False)
     """Programs around the launcher that change how it runs, such as ``env`` and ``sudo``."""
+    wrapper_words: tuple[str, ...] | None = field(default=(), compare=False, repr=False)
+    """The words of the wrappers, which come before the launcher's; None if the command does not have them so."""
 
     @property
     def purl(self) -> str | None:
@@ -87,6 +90,11 @@ class Launch(Record):
             version = f"@{quote(self.version, safe='')}" if self.version and self.pinned else ""
             return f"pkg:{self.kind}/{quote(name, safe='/')}{version}"
         return None
+
+    @property
+    def is_local_command(self) -> bool:
+        """Whether there are no bytes to verify: a script, a module, a program of this machine, or a repository."""
+        return (self.via or self).kind in _LOCAL_KINDS
 
     def with_dangers(self, dangers: Iterable[str]) -> Launch:
         """Return a copy with these dangers added, without duplicates and in the order of ``DANGERS``."""

@@ -138,8 +138,8 @@ PACKAGE_CODES = (
     ErrorCode(
         "NOTHING_TO_RUN",
         EXIT_USAGE,
-        "The locked server cannot be started from verified bytes, because it is an address, a program installed on "
-        "this machine, or a command inside another command.",
+        "The command needs a package or a command that Pinwarden can start, and the server has none: it is an address, "
+        "a local program without bytes to verify, or a command in a form that Pinwarden cannot reproduce.",
         "Run `pinwarden explain SERVER` to see what is locked. Only packages and container images run from verified "
         "bytes.",
     ),

@@ -63,6 +63,21 @@ def to_launch_command(launch: LockedLaunch) -> LaunchCommand:
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
+def starts_local_command(entry: Entry) -> bool:
+    """Whether an entry starts a command without bytes to verify, such as a script or a program of this machine.
+
+    An entry that records a package but starts something else is inconsistent, and is not such an entry.
+    """
+    extension = read_extension(entry)
+    if is_remote(entry) or (extension is not None and extension.bundle is not None):
+        return False
+    try:
+        launch = read_locked_launch(entry).launch
+    except PinwardenError:
+        return False
+    return launch.is_local_command and entry.selected_target.get("registryType") == (launch.via or launch).kind
+
+
 def is_remote(entry: Entry) -> bool:
     """Whether the server of an entry is a remote address."""
     return entry.selected_target.get("kind") == "remote"

@@ -219,7 +219,7 @@ class Policy(Record):
 
     @property
     def has_entry_rules(self) -> bool:
-        """Whether a rule reads what the lock records about a server: its hosts, packages, tier, evidence or age."""
+        """Whether a rule depends on what the lock records about a server, so that the record must be consistent."""
         required = {key for key, value in self.table.get("require", {}).items() if value is True}
         return bool(required - {"exact-releases"} or self.table.keys() - _KEYS_WITHOUT_ENTRY_RULES)
 
@@ -250,7 +250,7 @@ _KEYS = (
         "gateway",
     ),
 )
-_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers", "sandbox", "mcpb", "gateway"}
+_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers"}
 EVIDENCE_CODES = (
     "package_pin",
     "digest_present",

@@ -5,22 +5,21 @@ Claude Code keeps the servers of all projects in one file of the user. Servers o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.command_line import (
     LockedStart,
     find_floating_package,
-    find_pinwarden_arguments,
-    parse_launch,
     parse_locked_start,
 )
 from pinwarden.clients.drift import compare_proposed_inputs
+from pinwarden.clients.enforceable import find_enforcement_obstacle, starts_through_pinwarden
 from pinwarden.clients.findings import ConfigFinding, build_start_refused_finding, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, build_kind_table
+from pinwarden.core.report import FindingKinds, Row, build_kind_table, plural
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import is_enforced
 from pinwarden.lock.locked_config import LockedConfig, read_config_origin, read_locked_config
@@ -39,20 +38,16 @@ from pinwarden.project.locked_servers import resolve_start
 from pinwarden.project.scopes import project_in_scope
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.masking import mask_name
-from pinwarden.system.target import StdioTarget
+from pinwarden.system.target import PROJECT_FOLDER, StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
-    from pinwarden.clients.launchers import Launch
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.drift.changes import Change
 
-_PROJECT_FOLDERS = ("${workspaceFolder}",)
-"""Placeholders that clients replace by the project's folder."""
-
-
 _FLOATING_CODE = "floating_release"
 _MAX_FLOATING_NAMES = 20
+_MAX_OBSTACLES = 5
 
 FLOATING_KINDS: FindingKinds = build_kind_table(
     review=(
@@ -63,10 +58,6 @@ FLOATING_KINDS: FindingKinds = build_kind_table(
         ),
     )
 )
-
-
-_ENFORCEABLE_KINDS = ("npm", "pypi", "oci", "mcpb", "url")
-"""What ``pinwarden run`` can start or contact. It cannot start a local program from verified bytes."""
 
 
 class LocatedEntry(Record):
@@ -265,26 +256,29 @@ def check_floating_releases(project: Project, files: Sequence[ConfigFile], polic
     )
 
 
-def starts_through_pinwarden(server: ConfiguredServer) -> bool:
-    """Whether the client starts this server with ``pinwarden run``."""
-    words = find_pinwarden_arguments(server.target.command) if isinstance(server.target, StdioTarget) else None
-    return words is not None and words[:1] == ["run"]
-
-
-def is_enforceable(launch: Launch) -> bool:
-    """Whether ``pinwarden run`` can start or contact what this command starts or contacts."""
-    return (launch.via or launch).kind in _ENFORCEABLE_KINDS and not launch.wrappers
-
-
-def count_enforced_servers(files: Iterable[ConfigFile]) -> tuple[int, int]:
-    """Return how many servers all clients start through ``pinwarden run``, and how many could be started so."""
-    enforced: dict[str, list[bool]] = {}
+def describe_enforcement(files: Iterable[ConfigFile]) -> str | None:
+    """Say how many servers all clients start through ``pinwarden run``, and which cannot be; None without servers."""
+    enforced: dict[str, bool] = {}
+    obstacles: dict[str, str] = {}
     for server in (server for file in files for server in file.servers if not server.disabled):
-        if starts_through_pinwarden(server):
-            enforced.setdefault(server.name, []).append(True)
-        elif server.target is not None and is_enforceable(parse_launch(server.target)):
-            enforced.setdefault(server.name, []).append(False)
-    return sum(map(all, enforced.values())), len(enforced)
+        is_enforced_here = starts_through_pinwarden(server)
+        enforced[server.name] = enforced.get(server.name, True) and is_enforced_here
+        obstacle = None if is_enforced_here else find_enforcement_obstacle(server)
+        if obstacle is not None:
+            obstacles.setdefault(server.name, obstacle)
+    if not enforced:
+        return None
+    counted = f"{sum(enforced.values())} of {plural(len(enforced), 'server')} enforced (started through pinwarden run)"
+    return counted + describe_obstacles(obstacles)
+
+
+def describe_obstacles(obstacles: Mapping[str, str]) -> str:
+    """Return the end of a sentence that counts the servers that cannot be enforced, and says why; empty if all can."""
+    if not obstacles:
+        return ""
+    shown = [f"{mask_name(name)} ({reason})" for name, reason in list(obstacles.items())[:_MAX_OBSTACLES]]
+    more = f" and {len(obstacles) - _MAX_OBSTACLES} more" if len(obstacles) > _MAX_OBSTACLES else ""
+    return f", {len(obstacles)} cannot be: {'; '.join(shown)}{more}"
 
 
 def _is_waived(policies: Policies, name: str) -> bool:
@@ -374,7 +368,7 @@ def _uses_this_lock(project: Project, start: LockedStart) -> bool:
         return True
     root = project.root.resolve()
     try:
-        folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()
+        folder = root if start.project in (None, PROJECT_FOLDER) else (root / str(start.project)).resolve()
         lock = folder / (start.file or project.lock.name)
         return lock.resolve() == project.lock.resolve()
     except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop

@@ -46,7 +46,7 @@ from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
-from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target
+from pinwarden.system.target import PROJECT_FOLDER, HttpAddress, HttpTarget, StdioTarget, Target
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -56,7 +56,7 @@ RELEASE_INDEX = 2
 """The index of the release in ``ServerIdentity.launch_parts`` of a package."""
 _INPUT_REFERENCE = re.compile(r"\$\{input:([^{}]+)\}")
 _MASKED_VALUE = re.compile(r"<([^<>\s]+)>")
-_PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
+_PROJECT_FOLDERS = ("", ".", "./", PROJECT_FOLDER)
 """Values of ``cwd`` that mean the project's folder, where clients start servers by default."""
 
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,15 +30,12 @@ from pinwarden.project.server_start import prepare_run_probe, probe_server
 from pinwarden.project.server_target import with_store_variables
 from pinwarden.project.undo_edits import recover_interrupted
 from pinwarden.system import clock
-from pinwarden.system.target import StdioTarget
+from pinwarden.system.target import PROJECT_FOLDER, StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.project.config_diff import FileEdit
     from pinwarden.project.project import Project
     from pinwarden.surface.probe.probe import ProbeOptions
-
-# Clients that start servers in any folder have a placeholder for the project's folder.
-_PROJECT_FOLDER = re.compile(r"\$\{workspaceFolder\}")
 
 
 class ScopePlan(Record):
@@ -302,7 +298,7 @@ def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> bool:
     client = get_client(where.client if where else plan.entry.client)
     target, _ = parse_target(plan.configured, client)
     folder = str(project.root.resolve())
-    command = tuple(_PROJECT_FOLDER.sub(lambda _: folder, word) for word in plan.words)
+    command = tuple(word.replace(PROJECT_FOLDER, folder) for word in plan.words)
     if any(FILLED_BY_CLIENT.search(word) for word in command):
         return False  # only the client can fill in the placeholders
     env = target.env if isinstance(target, StdioTarget) else {}

@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.command_line import PROGRAM, parse_locked_start
+from pinwarden.clients.command_line import PROGRAM, parse_locked_start, parse_run_command
 from pinwarden.clients.config import ConfiguredServer, parse_target
 from pinwarden.clients.documents import build_config
+from pinwarden.clients.enforceable import find_command_obstacle, list_server_arguments
 from pinwarden.clients.entry_edit import read_remote_entry, replace_command, to_command_entry
 from pinwarden.clients.files import ConfigEdits
 from pinwarden.clients.table import Client, get_client
@@ -31,27 +32,28 @@ from pinwarden.lock.extension import (
     with_extension,
 )
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, to_launch_command
+from pinwarden.lock.locked_launch import (
+    LockedLaunch,
+    is_remote,
+    read_locked_launch,
+    starts_local_command,
+    to_launch_command,
+)
 from pinwarden.lock.lockfile import Lock, put_entries
 from pinwarden.project.configured_servers import identify_entry
 from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.own_program import build_install_command, find_outside_environment, find_own_program
 from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import HttpTarget
+from pinwarden.system.target import PROJECT_FOLDER, HttpTarget
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
-_PACKAGE_KINDS = ("npm", "pypi", "oci")
-_UNLOCKABLE_KINDS = (
-    "nuget",
-    "jsr",
-    "source",
-)  # packages that Pinwarden cannot pin; they are reported
 FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 """Placeholders that only the client can fill in."""
-_PROJECT_PLACEHOLDERS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
+_CLIENTS_IN_ANY_FOLDER = ("vscode", "cursor")
+"""Clients that start servers in any folder. They fill in the placeholder for the project's folder."""
 
 
 class EntryPlan(Record):
@@ -114,7 +116,7 @@ def plan_entry(
 ) -> EntryPlan:
     """Plan how one client will start one locked server. Raises if it cannot be started through ``pinwarden run``.
 
-    1. Check that the lock has the server's bytes or address, and that the server is configured as approved.
+    1. Check that the lock has the server's bytes, command or address, and that the server is configured as approved.
     2. Build the new command, and check that ``pinwarden run`` resolves it to this server.
     3. Build the new entries of the client's file and of the lock.
     """
@@ -125,11 +127,15 @@ def plan_entry(
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = read_config_origin(entry)
     client = get_client(where.client if where else entry.client)
-    launch = None if is_remote(entry) else _find_startable(entry, extension)
+    launch = None if is_remote(entry) else read_locked_launch(entry)
+    if launch is not None and _is_started_by_hand(launch):
+        return EntryPlan(entry=entry, sealed=entry, words=())
+    if launch is not None:
+        _refuse_unstartable(entry, extension, launch)
     approved = read_locked_config(entry.key, entry.document).entry
     server = configured or _find_approved_server(project, entry, client, servers)
     bundled = extension.bundle_tree is not None  # a bundle's manifest has its arguments
-    arguments = () if launch is None or bundled else launch.launch.arguments
+    arguments = () if launch is None or bundled else list_server_arguments(launch.command)
     approved_surface = has_surface(entry)
     words = build_entry_command(project, entry.name, client, entry.scope, arguments, approved=approved_surface)
     _check_resolves(lock, entry, words)
@@ -166,8 +172,8 @@ def build_run_command(project: Project, name: str, client: str, scope: str, *, a
             words += ["--project", str(project.root.resolve())]
     elif scope == "global":
         words += ["--project", str(project.root.resolve())]
-    elif client in _PROJECT_PLACEHOLDERS:
-        words += ["--project", _PROJECT_PLACEHOLDERS[client]]
+    elif client in _CLIENTS_IN_ANY_FOLDER:
+        words += ["--project", PROJECT_FOLDER]
     return words
 
 
@@ -215,31 +221,22 @@ def _check_resolves(lock: Lock, entry: Entry, words: Sequence[str]) -> None:
         )
 
 
-def _find_startable(entry: Entry, extension: LockExtension) -> LockedLaunch:
-    """Return the command of an entry. Raises if its bytes are not locked."""
-    launch = read_locked_launch(entry)
-    _refuse_local_program(entry, launch)
+def _is_started_by_hand(launch: LockedLaunch) -> bool:
+    """Whether the approved command is already ``pinwarden run --name NAME -- COMMAND``, written by hand."""
+    start = parse_run_command(launch.command)
+    return start is not None and start.name is not None
+
+
+def _refuse_unstartable(entry: Entry, extension: LockExtension, launch: LockedLaunch) -> None:
+    """Raise if ``pinwarden run`` cannot start the command of an entry, or if it needs bytes that are not locked."""
+    is_mcpb = entry.selected_target.get("registryType") == "mcpb"
+    obstacle = None if is_mcpb else find_command_obstacle(launch.command)
+    if obstacle is not None:
+        raise PinwardenError("NOTHING_TO_RUN", obstacle)
+    if starts_local_command(entry):
+        return
     if extension.closure is None and extension.image is None and extension.bundle_tree is None:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    return launch
-
-
-def _refuse_local_program(entry: Entry, launch: LockedLaunch) -> None:
-    """Refuse local programs. They have no pinned bytes, so ``pinwarden run`` does not start them."""
-    runs = launch.launch.via or launch.launch
-    if (
-        entry.selected_target.get("registryType") == "mcpb"
-        or runs.kind in _PACKAGE_KINDS
-        or runs.kind in _UNLOCKABLE_KINDS
-    ):
-        if not launch.launch.wrappers:
-            return
-        raise PinwardenError(
-            "NOTHING_TO_RUN", f"it is started by {launch.launch.wrappers[0]}, which Pinwarden cannot reproduce"
-        )
-    if runs.kind == "shell":
-        raise PinwardenError("NOTHING_TO_RUN", f"it is a text for the shell {runs.identity[:40]!a}, not one command")
-    raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which is not from a registry")
 
 
 def _find_approved_server(

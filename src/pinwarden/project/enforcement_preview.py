@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
+from pinwarden.clients.enforceable import (
+    find_enforcement_obstacle,
+    list_server_arguments,
+    starts_through_pinwarden,
+)
 from pinwarden.clients.entry_edit import read_remote_entry, replace_command, to_command_entry
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.project.client_edits import diff_edits, list_entry_edits
-from pinwarden.project.configs import is_enforceable, starts_through_pinwarden
 from pinwarden.project.enforced_entry import build_entry_command
 from pinwarden.project.pin import list_file_edits
 from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import HttpTarget
+from pinwarden.system.target import HttpTarget, StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.project.enforce import EnforcementPlan
@@ -73,11 +76,11 @@ def preview_enforcement(
 
 def _preview_entry(project: Project, server: ConfiguredServer) -> Iterator[dict[str, Any]]:
     """Yield the entry of a server as it would be; nothing if ``pinwarden run`` cannot start it."""
-    if server.target is None or starts_through_pinwarden(server) or not is_enforceable(parse_launch(server.target)):
+    if server.target is None or starts_through_pinwarden(server) or find_enforcement_obstacle(server) is not None:
         return
     client = get_client(server.client)
     approved = parse_configured_server(server.name, redact_entry(server.entry), client)
-    arguments = parse_launch(approved.target).arguments if approved.target is not None else ()
+    arguments = list_server_arguments(approved.target.command) if isinstance(approved.target, StdioTarget) else ()
     scope = "global" if server.scope == "global" else "project"
     words = build_entry_command(project, server.name, client, scope, arguments, approved=True)
     try:

@@ -15,9 +15,10 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import server_entry
 from pinwarden.lock.entry import Entry, find_client
-from pinwarden.lock.extension import read_extension
+from pinwarden.lock.extension import is_enforced, read_extension
 from pinwarden.lock.launch_choice import choose_target, target_to_json
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_locked_config
+from pinwarden.lock.locked_launch import read_locked_launch, starts_local_command
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.lock.trust_explanation import (
     TierExplanation,
@@ -29,7 +30,7 @@ from pinwarden.lock.trust_explanation import (
 )
 from pinwarden.lock.trust_tiers import Pillars, TierCap, TrustIssue, TrustReport, apply_gates, compute_trust_report
 from pinwarden.project.lock_documents import LockDocument, build_problem_rows, find_entries, problems_to_json, read_lock
-from pinwarden.system.masking import mask_text, mask_url
+from pinwarden.system.masking import mask_text, mask_url, mask_words
 
 if TYPE_CHECKING:
     from pinwarden.lock.extension import LockExtension
@@ -263,6 +264,7 @@ class _EntryExplanation:
             return
         if "command" in config:
             yield "runs " + " ".join(config["command"])
+            yield from _describe_locked_command(self.entry)
         if "url" in config:
             yield f"contacts {config['url']}"
         for member, words in (("env", "variables"), ("headers", "headers")):
@@ -293,6 +295,19 @@ class _EntryExplanation:
             yield "not recorded in the lock; see who committed it in the history of the repository"
         else:
             yield f"{approval.by} at {approval.at}: {approval.why or 'no reason given'}"
+
+
+def _describe_locked_command(entry: Entry) -> Iterator[str]:
+    """Say what ``pinwarden run`` starts for an enforced entry, and what it enforces for a local command."""
+    if not is_enforced(entry):
+        return
+    try:
+        command = read_locked_launch(entry).command
+    except PinwardenError:
+        return  # an address, which is in the description of the server
+    yield "which starts " + " ".join(mask_words(list(command)))
+    if starts_local_command(entry):
+        yield "enforced are its command line and its tools, not the bytes of the program"
 
 
 def _find_package_type(entry: Entry) -> str | None:
@@ -326,6 +341,9 @@ def _describe_surface(items: Mapping[str, Mapping[str, str]], text: bytes | None
 
 
 def _describe_bytes(entry: Entry, extension: LockExtension | None) -> Iterator[str]:
+    if starts_local_command(entry):
+        yield "none: it is a local command, and no registry has bytes of it to compare with"
+        return
     named = False
     if extension is not None:
         for file in extension.artifacts:

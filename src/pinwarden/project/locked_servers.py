@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.command_line import find_pinwarden_arguments
+from pinwarden.clients.command_line import find_pinwarden_arguments, parse_run_command
 from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import list_approved_digests
 from pinwarden.lock.entry import Entry, find_client, is_for_client
 from pinwarden.lock.extension import has_surface, read_extension
-from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch
+from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch, starts_local_command
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
@@ -96,11 +96,18 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     extension = read_extension(entry)
     if is_remote(entry) or (extension is not None and extension.bundle is not None):
         return entry
-    if find_pinwarden_arguments(read_locked_launch(entry).command) is not None:
-        raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
+    refuse_own_program(name, read_locked_launch(entry).command)
+    if starts_local_command(entry):
+        return entry
     if extension is None or not extension.has_pinned_bytes:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
     return entry
+
+
+def refuse_own_program(name: str, command: Sequence[str]) -> None:
+    """Raise NOTHING_TO_RUN if the locked command of a server starts Pinwarden, which would start itself for ever."""
+    if find_pinwarden_arguments(command) is not None or parse_run_command(command) is not None:
+        raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name[:120]!a} starts Pinwarden itself")
 
 
 def build_approve_command(entry: Entry, entries: Iterable[Entry]) -> str:

@@ -1,5 +1,7 @@
 """``pinwarden run``: start a locked server from its approved bytes, without downloading anything.
 
+A command without bytes to verify, such as a script of the project, is started as it was approved.
+
 1. Find the entry in the lock, and verify the lock (`find_entry`).
 2. Parse the locked command, and read the closure that the lock pins.
 3. Build the environment from verified files, or check the one that was built before.
@@ -11,9 +13,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
+from pinwarden.clients.command_line import split_command
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -23,7 +27,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, list_approved_digests
 from pinwarden.lock.entry import Entry, is_for_client
 from pinwarden.lock.extension import read_extension
-from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch
+from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, starts_local_command
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
@@ -35,7 +39,7 @@ from pinwarden.system.secret_variables import (
     find_open_reference,
     read_secret_variables,
 )
-from pinwarden.system.target import HttpTarget, expand_placeholders
+from pinwarden.system.target import PROJECT_FOLDER, HttpTarget, expand_placeholders
 
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_pin import BundlePin
@@ -65,6 +69,7 @@ def prepare_locked_launch(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
     """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
+    inherited = inherit_environment(project)
     project = _with_secrets(project)
     if is_remote(entry):
         return _prepare_remote(project, entry, arguments_given)
@@ -73,19 +78,27 @@ def prepare_locked_launch(
         return _prepare_mcpb(project, entry, launch, arguments_given, notify)
     if is_bundle(entry):
         return _prepare_bundle(project, entry, launch, arguments_given, notify)
-    if launch.launch.wrappers:
+    if starts_local_command(entry):
+        _remove_open_references(inherited, launch.variables, notify)
+        return replace(_prepare_local_command(project, entry, launch, arguments_given), environment=inherited)
+    wrapper_words = launch.launch.wrapper_words
+    if wrapper_words is None:
         raise _nothing_to_run_error(
-            entry.name, f"is started by {launch.launch.wrappers[0]}, which Pinwarden cannot reproduce"
+            entry.name, f"is started by {launch.launch.wrappers[0]} in a form that Pinwarden cannot reproduce"
         )
     runs = launch.launch.via or launch.launch  # for a package that connects to an address, start the package
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
-    arguments = tuple(_expand_placeholders(word, project.variables) for word in arguments)
-    environment = build_child_environment({}, project.variables, launch.variables)
+    arguments = tuple(_expand_placeholders(word, project) for word in arguments)
+    if wrapper_words:  # a wrapper uses variables that the entry does not name, such as the token of a password manager
+        wrapper_words = _find_command_program(project, wrapper_words)
+        environment = inherited
+    else:
+        environment = build_child_environment({}, project.variables, launch.variables)
     _remove_open_references(environment, launch.variables, notify)
     if runs.kind == "oci":
         line = _build_engine_command(entry, launch, project, environment, notify)
-        return ServerLaunch(command=(*line, *arguments), environment=environment)
+        return ServerLaunch(command=(*wrapper_words, *line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
         raise _nothing_to_run_error(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
     closure, digest = read_pinned_closure(project, entry)
@@ -93,9 +106,11 @@ def prepare_locked_launch(
     scripts = ScriptPermissions(approved=list_approved_digests(read_extension(entry)))
     built = plan_environment(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(built, store, notify=notify)
-    command = (*built.build_command(folder, runs.program), *arguments)
     return ServerLaunch(
-        command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.readable_folders)
+        command=(*wrapper_words, *built.build_command(folder, runs.program), *arguments),
+        environment=environment,
+        cwd=_resolve_folder(project, launch.cwd),
+        readable=(str(folder), *built.readable_folders),
     )
 
 
@@ -151,6 +166,58 @@ def build_container_command(project: Project, entry: Entry, notify: Callable[[st
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
     return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
+
+
+def inherit_environment(project: Project) -> dict[str, str]:
+    """Return all variables that the client passes on, without those of Pinwarden, for a command without own bytes.
+
+    A reference to one of the user's secrets is filled in. Other secrets are not passed on.
+    """
+    given = fill_in_references(project.variables, read_secret_variables(project.home))
+    return {name: value for name, value in given.items() if not name.startswith("PINWARDEN_")}
+
+
+def _prepare_local_command(
+    project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str]
+) -> ServerLaunch:
+    """Prepare a command without bytes to verify, word by word as it was approved. The caller adds its environment.
+
+    Arguments that the client passes are used as they are, and a text for a shell too: the shell fills in variables
+    itself, and would read the value of one as commands.
+    """
+    from pinwarden.project.locked_servers import refuse_own_program
+
+    refuse_own_program(entry.name, launch.command)
+    words = tuple(split_command(launch.command))
+    arguments = tuple(arguments_given) or words[1:]
+    _refuse_other_arguments(words[1:], arguments)
+    if not arguments_given and launch.launch.kind != "shell":
+        arguments = tuple(_expand_placeholders(word, project) for word in arguments)
+    folder = _resolve_folder(project, launch.cwd)
+    if folder is None and project.scope != "user":
+        folder = str(project.root.resolve())  # relative paths in a project's file are meant from there
+    return ServerLaunch(
+        command=_find_command_program(project, (_expand_placeholders(words[0], project), *arguments)),
+        environment={},
+        cwd=folder,
+    )
+
+
+def _find_command_program(project: Project, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the command with the path of its program, if it is named without one."""
+    from pinwarden.system.files import find_program
+
+    program = words[0] if "/" in words[0] else find_program(words[0], project.variables.get("PATH", ""))
+    if program is None:
+        raise PinwardenError("PROGRAM_UNKNOWN", f"there is no program {words[0][:200]!a}")
+    return (str(program), *words[1:])
+
+
+def _resolve_folder(project: Project, folder: str | None) -> str | None:
+    """Return the working folder that an entry names, as a path. A relative one is meant from the project's folder."""
+    if folder is None:
+        return None
+    return str(project.root.resolve() / Path(_expand_placeholders(folder, project)).expanduser())
 
 
 def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[str]) -> ServerLaunch:
@@ -262,7 +329,7 @@ def _warn_if_yanked(project: Project, entry: Entry, notify: Callable[[str], None
 
 
 def _nothing_to_run_error(name: str, why: str) -> PinwardenError:
-    hint = f"Give its command: pinwarden run --name {name:.120} -- COMMAND. Its surface is still checked."
+    hint = f"Give its command: pinwarden run --name {name:.120} --project . -- COMMAND. Its surface is still checked."
     return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
 
 
@@ -278,7 +345,7 @@ def _build_engine_command(
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
-            options = tuple(_expand_placeholders(word, project.variables) for word in runs.options)
+            options = tuple(_expand_placeholders(word, project) for word in runs.options)
             engine = ContainerEngine(program=program, variables=environment)
             name = choose_image(entry, runs, engine, Store(locate_store(project)), notify)
             return (str(program), "run", *options, name)
@@ -303,8 +370,10 @@ def _matches_approved(locked: str, arguments_given: str) -> bool:
     return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), arguments_given, re.DOTALL) is not None
 
 
-def _expand_placeholders(word: str, variables: Mapping[str, str]) -> str:
-    return expand_placeholders(word, variables) if "${" in word else word
+def _expand_placeholders(word: str, project: Project) -> str:
+    if PROJECT_FOLDER in word and project.scope != "user":
+        word = word.replace(PROJECT_FOLDER, str(project.root.resolve()))
+    return expand_placeholders(word, project.variables) if "${" in word else word
 
 
 def _find_sandbox_rule(project: Project, name: str) -> SandboxRule | None:

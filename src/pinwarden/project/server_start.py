@@ -17,6 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.project.project import load_policies
 from pinwarden.project.server_target import find_probe_target
+from pinwarden.system.target import PROJECT_FOLDER
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -82,6 +83,7 @@ def prepare_probe(
     if not isinstance(target, StdioTarget) or not options.allow_execute:
         return PreparedProbe(target=target, options=options)
     started = None if entry is None else _prepare_locked_command(project, entry, target)
+    target = _fill_in_project_folder(project, target)
     if started is None:
         started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
     else:
@@ -149,6 +151,19 @@ def _choose_sandbox(
 def _resolve_folder(project: Project, path: str) -> str:
     named = project.home / path[2:] if path.startswith("~/") else project.root / path
     return str(named.resolve())
+
+
+def _fill_in_project_folder(project: Project, target: StdioTarget) -> StdioTarget:
+    """Replace the placeholder for the project's folder, which is not a variable of the environment."""
+    if project.scope == "user":
+        return target
+    folder = str(project.root.resolve())
+    return replace(
+        target,
+        command=tuple(word.replace(PROJECT_FOLDER, folder) for word in target.command),
+        env={name: value.replace(PROJECT_FOLDER, folder) for name, value in target.env.items()},
+        cwd=None if target.cwd is None else target.cwd.replace(PROJECT_FOLDER, folder),
+    )
 
 
 def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:

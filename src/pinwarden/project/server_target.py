@@ -40,16 +40,17 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
 
 
 def _find_direct_target(entry: Entry, target: Target) -> Target:
-    """Return the address of a remote server that its client starts through ``pinwarden run``.
+    """Return the address or local command of a server that its client starts through ``pinwarden run``.
 
     Other targets stay as they are, apart from the variables for the store.
     """
-    from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
+    from pinwarden.lock.extension import is_enforced
+    from pinwarden.lock.locked_launch import find_remote_launch, starts_local_command, with_locked_launch
     from pinwarden.system.target import StdioTarget
 
-    remote = find_remote_launch(entry)
-    if remote is not None and isinstance(target, StdioTarget):
-        return build_remote_target(remote, target.env)
+    has_no_bytes = find_remote_launch(entry) is not None or (is_enforced(entry) and starts_local_command(entry))
+    if has_no_bytes and isinstance(target, StdioTarget):
+        return with_locked_launch(target, entry)
     return with_store_variables(target)
 
 

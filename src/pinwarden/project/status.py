@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.clients.command_line import parse_launch
+from pinwarden.clients.enforceable import find_enforcement_obstacle, starts_through_pinwarden
 from pinwarden.clients.secret_references import describe_secret_fix
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
@@ -24,9 +25,7 @@ from pinwarden.project.config_secrets import SecretFinding, audit_servers
 from pinwarden.project.configs import (
     ConfigView,
     find_config_issues,
-    is_enforceable,
     read_config_view,
-    starts_through_pinwarden,
 )
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
 from pinwarden.project.direct_starts import is_only_started_directly
@@ -96,6 +95,8 @@ class ServerStatus(Record):
     last_checked: str | None = None
     """When it was last probed or verified; None if that is not known."""
     plain_secrets: tuple[PlainSecret, ...] = ()
+    enforcement_obstacle: str | None = None
+    """Why it cannot be enforced; None if it can be or is."""
     blocked: tuple[str, ...] = ()
     """What the gateway blocked and a person has to review, such as ``tool search``."""
     next_step: Step | None = None
@@ -223,7 +224,8 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         pinned=_compute_pinned_state(started, entry),
         approved="no" if group.changed else _compute_approved_state(group.entries, covered=covered),
         verified=_compute_verified_state(group, started),
-        enforced=_compute_enforced_state(used or group.configured, started),
+        enforced=_compute_enforced_state(used or group.configured),
+        enforcement_obstacle=_find_obstacle(used or group.configured),
         locked=locked,
         changed=group.changed,
         disabled=bool(group.configured) and not used,
@@ -312,13 +314,19 @@ def _lacks_files(project: Project, entries: Sequence[Entry]) -> bool:
         return False
 
 
-def _compute_enforced_state(servers: Sequence[ConfiguredServer], started: Launch | None) -> State:
+def _compute_enforced_state(servers: Sequence[ConfiguredServer]) -> State:
     if not servers:
         return "n/a"
     enforced = [starts_through_pinwarden(server) for server in servers]
     if any(enforced):
         return "yes" if all(enforced) else "partly"
-    return "no" if started is not None and is_enforceable(started) else "n/a"
+    return "n/a" if _find_obstacle(servers) is not None else "no"
+
+
+def _find_obstacle(servers: Sequence[ConfiguredServer]) -> str | None:
+    """Return why the first server that is not enforced and cannot be cannot be; None if there is none."""
+    others = (server for server in servers if not starts_through_pinwarden(server))
+    return next(filter(None, map(find_enforcement_obstacle, others)), None)
 
 
 def _describe_package(group: _Group, entry: Entry | None, started: Launch | None) -> str:
@@ -378,7 +386,7 @@ def _choose_step(status: ServerStatus, rows: Sequence[ServerStatus]) -> Step | N
         ("verify", status.verified),
         ("fetch", "no" if status.lacks_files else "yes"),
         ("approve", status.approved),
-        ("enforce", status.enforced),
+        ("enforce", "n/a" if status.enforcement_obstacle is not None else status.enforced),
     )
     return next((step for step, state in states if state in ("no", "partly")), None)
 

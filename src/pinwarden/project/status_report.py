@@ -11,7 +11,7 @@ from pinwarden.core.report import Report, Row, collect_kind_reasons, plural
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.ci_workflow import is_checked_in_ci
 from pinwarden.project.config_secrets import audit_inputs
-from pinwarden.project.configs import ConfigView, read_config_view
+from pinwarden.project.configs import ConfigView, describe_obstacles, read_config_view
 from pinwarden.project.doctor import ISSUE_KINDS
 from pinwarden.project.explain import entry_to_json
 from pinwarden.project.last_checked import read_last_checked
@@ -132,13 +132,20 @@ def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
         return "No MCP server is configured or locked here."
     states = []
     for member in _COUNTED:
-        relevant = [state for server in servers if (state := getattr(server, member)) != "n/a"]
+        relevant = [getattr(server, member) for server in servers if _counts_for(server, member)]
         if relevant:
             states.append(f"{relevant.count('yes')} of {len(relevant)} {member}")
+    obstacles = {server.name: server.enforcement_obstacle for server in servers if server.enforcement_obstacle}
     entries = sum(server.entries for server in servers)
     in_entries = f" ({plural(entries, 'entry', 'entries')})" if entries > len(servers) else ""
-    shown = f"{plural(len(servers), 'server')}{in_entries}: {', '.join(states) or 'nothing to pin or verify'}"
+    counted = ", ".join(states) or "nothing to pin or verify"
+    shown = f"{plural(len(servers), 'server')}{in_entries}: {counted}{describe_obstacles(obstacles)}"
     return f"{shown}. The lock is not what was approved." if broken else f"{shown}."
+
+
+def _counts_for(server: ServerStatus, member: str) -> bool:
+    """Whether a server is one of those that should be in a state. One that cannot be enforced is counted visibly."""
+    return getattr(server, member) != "n/a" or (member == "enforced" and server.enforcement_obstacle is not None)
 
 
 def _describe_scopes(projects: Sequence[Project]) -> Iterator[str]:
@@ -177,6 +184,7 @@ def _server_to_json(server: ServerStatus) -> dict[str, Any]:
         "approved": server.approved,
         "verified": server.verified,
         "enforced": server.enforced,
+        "enforcement_obstacle": server.enforcement_obstacle,
         "changed": server.changed,
         "disabled": server.disabled,
         "last_checked": server.last_checked,

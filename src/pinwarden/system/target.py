@@ -19,6 +19,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
 
+PROJECT_FOLDER = "${workspaceFolder}"
+"""The placeholder that clients replace by the project's folder."""
 Transport = Literal["auto", "streamable-http", "sse"]
 
 _PLACEHOLDER = lazy_pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

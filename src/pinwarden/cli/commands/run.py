@@ -71,16 +71,20 @@ def _configure_run(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Start a server behind the gateway on stdin and stdout: the client sees only what you approved.
 
-    With the name of a locked server, Pinwarden starts exactly the verified bytes; words after -- are then further
-    arguments for the server. Without a name, the words after -- are the command to start; --name links it to an
-    approved server in the lock. A server without a lock entry is trusted on first use, unless you give --require-lock.
+    With the name of a locked server, Pinwarden starts exactly the verified bytes, or the approved command of a local
+    program, which has no bytes to verify; words after -- are then further arguments for the server. Without a name, the
+    words after -- are the command to start; --name links it to an approved server in the lock. A server without a lock
+    entry is trusted on first use, unless you give --require-lock.
 
     Examples:
       pinwarden run notes --show
       pinwarden run --name notes --show -- python3 notes_server.py
     """
     lock = Path(args.file) if args.file else None
-    authority = _find_authority(args, find_current_project(Path(args.project or "."), lock))
+    # A client starts a server in the folder that its entry names, which may be inside the project.
+    searches_upward = args.server is not None and args.project is None and lock is None
+    here = find_current_project(None if searches_upward else Path(args.project or "."), lock)
+    authority = _find_authority(args, here)
     project = authority.project
     server = _prepare_command(args, project) if args.server is None else _prepare_locked(args, project)
     if args.show:
@@ -118,9 +122,8 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
 
 def _prepare_command(args: Namespace, project: Project) -> GatedServer:
     from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
-    from pinwarden.project.run import ServerLaunch
+    from pinwarden.project.run import ServerLaunch, inherit_environment
     from pinwarden.project.server_start import prepare_start
-    from pinwarden.system.secret_variables import fill_in_references, read_secret_variables
 
     if not args.command:
         raise PinwardenError("USAGE", "give the name of a locked server, or a command after --")
@@ -140,9 +143,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
 
     def find_launch() -> ServerLaunch:
         program = _find_program(words[0])
-        given = fill_in_references(os.environ, read_secret_variables(project.home))
-        environment = {key: value for key, value in given.items() if not key.startswith("PINWARDEN_")}
-        return ServerLaunch(command=(program, *words[1:]), environment=environment)
+        return ServerLaunch(command=(program, *words[1:]), environment=inherit_environment(project))
 
     prepared = prepare_start(project, name, find_launch, sandbox=args.sandbox)
     return GatedServer(

@@ -171,13 +171,15 @@ class UpstreamFactory:
 
     def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """Return a function that builds the start command. Only --allow-execute permits one with unverified bytes."""
+        from pinwarden.lock.locked_launch import starts_local_command
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 
         def prepare_locked() -> ServerLaunch:
-            return prepare_locked_launch(
-                self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._write_log
-            )
+            entry = find_entry(self._project, name, None)
+            if starts_local_command(entry):
+                raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} has no bytes to verify")
+            return prepare_locked_launch(self._project, entry, arguments_given=(), notify=self._write_log)
 
         def prepare_configured() -> ServerLaunch:
             variables = self._project.variables

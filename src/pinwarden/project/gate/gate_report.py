@@ -308,12 +308,12 @@ def _describe_scope(project: Project, config_files: Sequence[ConfigFile], option
     """Say how many servers are enforced, and that servers of the user are not part of the check."""
     if not options.configs or project.scope != "project":
         return
-    from pinwarden.project.configs import count_enforced_servers
+    from pinwarden.project.configs import describe_enforcement
     from pinwarden.project.scopes import SCOPES, project_in_scope
 
-    enforced, enforceable = count_enforced_servers(config_files)
-    if enforceable:
-        yield f"{enforced} of {plural(enforceable, 'server')} enforced (started through pinwarden run)"
+    enforcement = describe_enforcement(config_files)
+    if enforcement is not None:
+        yield enforcement
     own = sum(len(project_in_scope(project, scope).find_servers()) for scope in SCOPES if scope != "project")
     if own:
         yield f"{plural(own, 'server')} of your own not checked: ci is about the project (--scope user checks yours)"
