@@ -105,7 +105,7 @@ def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
 
 
 def refuse_own_program(name: str, command: Sequence[str]) -> None:
-    """Raise NOTHING_TO_RUN if the locked command of a server starts Pinwarden, which would start itself for ever."""
+    """Raise NOTHING_TO_RUN if the locked command of a server starts Pinwarden, which would then start itself."""
     if find_pinwarden_arguments(command) is not None or parse_run_command(command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name[:120]!a} starts Pinwarden itself")
 
