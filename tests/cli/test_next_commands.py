@@ -179,6 +179,7 @@ def verified_on_another_machine(world: NextWorld) -> tuple[str, str]:
 
 def without_ci(world: NextWorld) -> tuple[str, str]:
     world.lock_and_approve(now=harmless())
+    assert world.run("enforce", "--yes").code == 0
     return "status", "pinwarden init-ci"
 
 
@@ -243,6 +244,7 @@ def test_the_next_command_is_named_and_works_as_printed(
 
 def test_nothing_is_next_once_a_workflow_checks_the_project(world: NextWorld) -> None:
     world.lock_and_approve(now=harmless())
+    assert world.run("enforce", "--yes").code == 0
     world.run_as_printed("pinwarden init-ci")
     assert (world.root / ".github" / "workflows" / "pinwarden.yml").exists()
     assert "Next:" not in world.run("status").out

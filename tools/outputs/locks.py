@@ -244,6 +244,7 @@ def _status_body() -> Schema:
             "disabled": TRUTH,
             "last_checked": or_null(TEXT),
             "secrets": array(TEXT),
+            "drift": array(TEXT),
             "blocked": array(TEXT),
             "next_step": or_null(one_of(project_status.STEPS)),
             "next_command": or_null(TEXT),

@@ -22,7 +22,7 @@ from pinwarden.project.approval_candidate import (
 )
 from pinwarden.project.init import write_approvals
 from pinwarden.project.init_decisions import NOT_LOCKED_KINDS, ApprovedServers
-from pinwarden.project.last_checked import record_entries_checked
+from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
 from pinwarden.project.locked_servers import LockedServer
 from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_release
 from pinwarden.project.surface_reports import compare_surfaces
@@ -103,7 +103,7 @@ def prepare_server(server: ServerToApprove, options: ProbeOptions) -> PreparedSe
         probe = prepare_locked_probe(part.project, entry, part.discovery.files, options)
     return PreparedServer(
         probe=probe,
-        description=describe_target(target, verified=probe.target != target),
+        description=describe_target(target, verified=probe.is_from_bytes),
         is_started=isinstance(target, StdioTarget),
     )
 
@@ -124,6 +124,9 @@ def prepare_approval(server: ServerToApprove, surface: Surface, *, warnings_appr
     candidate = scan_for_approval(server.name, surface, approved, warnings_approved=warnings_approved)
     neighbours = list_neighbours(server) if approved or recorded else []
     changes = {repr(change): change for known in approved or recorded for change in compare(known, surface, neighbours)}
+    rows = [build_change_row(change) for change in changes.values()]
+    for part in server.parts:
+        record_entries_compared(part.project, ((entry, rows) for entry in part.entries))
     return Approval(
         server=server,
         candidate=candidate,

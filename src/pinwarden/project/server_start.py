@@ -47,6 +47,8 @@ class PreparedProbe(Record):
 
     target: Target
     options: ProbeOptions
+    is_from_bytes: bool = False
+    """Whether the server is started from its verified bytes."""
 
 
 def prepare_start(
@@ -76,6 +78,7 @@ def prepare_probe(
 
     Without ``options.allow_execute``, the target is returned unchanged, and the probe then refuses to start it.
     """
+    from pinwarden.lock.locked_launch import starts_local_command
     from pinwarden.project.run import ServerLaunch
     from pinwarden.system.target import StdioTarget
 
@@ -83,6 +86,7 @@ def prepare_probe(
     if not isinstance(target, StdioTarget) or not options.allow_execute:
         return PreparedProbe(target=target, options=options)
     started = None if entry is None else _prepare_locked_command(project, entry, target)
+    is_from_bytes = started is not None and entry is not None and not starts_local_command(entry)
     target = _fill_in_project_folder(project, target)
     if started is None:
         started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
@@ -92,7 +96,7 @@ def prepare_probe(
         chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.readable))
     else:
         chosen = _choose_sandbox(project, policy, name, started, requested=False)
-    return PreparedProbe(target=target, options=replace(options, sandbox=chosen))
+    return PreparedProbe(target=target, options=replace(options, sandbox=chosen), is_from_bytes=is_from_bytes)
 
 
 def prepare_locked_probe(

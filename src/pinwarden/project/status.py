@@ -97,6 +97,8 @@ class ServerStatus(Record):
     plain_secrets: tuple[PlainSecret, ...] = ()
     enforcement_obstacle: str | None = None
     """Why it cannot be enforced; None if it can be or is."""
+    drift: tuple[str, ...] = ()
+    """What the last probe saw changed since the approval, such as ``tool search``."""
     blocked: tuple[str, ...] = ()
     """What the gateway blocked and a person has to review, such as ``tool search``."""
     next_step: Step | None = None
@@ -231,6 +233,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         disabled=bool(group.configured) and not used,
         lacks_files=_find_kind(started, entry) in _STARTED_FROM_STORE and _lacks_files(project, group.entries),
         last_checked=last_checked.find(project.lock, group.entries),
+        drift=last_checked.find_drift(project.lock, group.entries),
         plain_secrets=tuple(describe_secret(project, finding) for finding in audit_servers(group.configured).findings),
     )
 
@@ -365,7 +368,8 @@ def describe_secret(project: Project, finding: SecretFinding) -> PlainSecret:
 
 
 def _add_next_step(status: ServerStatus, rows: Sequence[ServerStatus], blocked: tuple[str, ...]) -> ServerStatus:
-    row = replace(status, blocked=blocked)
+    is_waiting = status.approved == "yes" and bool(blocked or status.drift)
+    row = replace(status, blocked=blocked, approved="partly" if is_waiting else status.approved)
     step = _choose_step(row, rows)
     return replace(row, next_step=step, next_command=None if step is None else _build_command(row, step, rows))
 

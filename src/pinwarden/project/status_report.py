@@ -97,13 +97,13 @@ def report_status(
 def choose_next_command(servers: Iterable[ServerStatus], projects: Sequence[Project]) -> str | None:
     """Return the one command to run next, which takes the first step that is needed, for all servers that need it.
 
-    What the gateway blocked comes first. It and changed configurations are decided one server at a time. If nothing is
-    left to do and no CI workflow checks the project, it is ``init-ci``.
+    What changed since its approval comes first. It and changed configurations are decided one server at a time. If
+    nothing is left to do and no CI workflow checks the project, it is ``init-ci``.
     """
     listed = tuple(servers)
-    blocked = [server for server in listed if server.blocked]
-    if blocked:
-        return blocked[0].next_command
+    drifted = [server for server in listed if server.blocked or (server.drift and server.next_step == "approve")]
+    if drifted:
+        return drifted[0].next_command
     for step in STEPS:
         waiting = [server for server in listed if server.next_step == step]
         changed = [server for server in waiting if server.changed]
@@ -189,6 +189,7 @@ def _server_to_json(server: ServerStatus) -> dict[str, Any]:
         "disabled": server.disabled,
         "last_checked": server.last_checked,
         "secrets": list(server.secrets),
+        "drift": list(server.drift),
         "blocked": list(server.blocked),
         "next_step": server.next_step,
         "next_command": server.next_command,

@@ -185,6 +185,8 @@ def _settle_reviews(state: GatewayState, server: ServerToApprove, approver: Appr
         try:
             count = settle_reviews(state, part.project, server.name, approver, now())
         except PinwardenError as err:
+            if err.code == "DATABASE_MISSING":
+                continue  # no gateway was used yet, so nothing is blocked
             print_notice(
                 f"{server.name}: the changes that the gateway blocked stay pending: {err.message} [{err.code}]"
             )

@@ -29,7 +29,7 @@ _WIDE = 110  # a terminal with at least this many columns shows each server on o
 _TABLE = 76  # a terminal with fewer columns shows cards instead of a table
 _MAX_VERSION = 14
 _GAP = "  "
-_BLOCKED_SHOWN = 3
+_ITEMS_SHOWN = 3
 
 Cell = tuple[str, str | None]
 """The text of a cell, and the state that colours it."""
@@ -48,16 +48,19 @@ def render_board(servers: Sequence[ServerStatus], now: str, *, colour: bool = Fa
 
 
 def render_attention(servers: Sequence[ServerStatus], secrets: Iterable[PlainSecret]) -> str:
-    """Return the lines below the board: blocked changes, changed configurations, and secrets with their fixes."""
+    """Return the lines below the board: changes of tools, changed configurations, and secrets with their fixes."""
     width = get_terminal_width()
     lines: list[str] = []
-    blocked = [server for server in servers if server.blocked]
-    if blocked:
-        lines.append("Blocked by the gateway, pending review:")
-        for server in blocked:
-            shown = ", ".join(server.blocked[:_BLOCKED_SHOWN])
-            more = len(server.blocked) - _BLOCKED_SHOWN
-            lines += _wrap(f"{server.name}: {shown}{f' and {more} more' if more > 0 else ''}", width)
+    for heading, member in (
+        ("Blocked by the gateway, pending review:", "blocked"),
+        ("Changed since the approval, as the last probe saw:", "drift"),
+    ):
+        listed_items = [(server.name, items) for server in servers if (items := getattr(server, member))]
+        lines += [heading] if listed_items else []
+        for name, items in listed_items:
+            more = len(items) - _ITEMS_SHOWN
+            shown = f"{', '.join(items[:_ITEMS_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+            lines += _wrap(f"{name}: {shown}", width)
     changed = [server.name for server in servers if server.changed]
     if changed:
         lines += _wrap(f"Configured differently than locked: {', '.join(changed)}", width, indent="")

@@ -21,7 +21,7 @@ from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch_context import FetchContext, build_single_server_context
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
-from pinwarden.project.last_checked import record_entries_checked
+from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
 from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
@@ -89,7 +89,9 @@ def check_live_servers(
                 for other in checks
                 if other.approved is not None and other.entry.name != check.entry.name
             ]
-            yield from _compare_surface(check.entry, check.approved, outcome, neighbours)
+            rows = list(_compare_surface(check.approved, outcome, neighbours))
+            record_entries_compared(project, ((check.entry, rows),))
+            yield from (replace(row, entity=f"{check.entry.name}: {row.entity}") for row in rows)
         else:
             yield from _compare_hashes(check.entry, outcome)
 
@@ -199,12 +201,8 @@ def _prepare_live_check(
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
 
-def _compare_surface(
-    entry: Entry, approved: Surface, seen: Surface, neighbours: Sequence[tuple[str, Surface]]
-) -> Iterator[Row]:
-    for change in compare(approved, seen, neighbours):
-        row = build_change_row(change)
-        yield replace(row, entity=f"{entry.name}: {row.entity}")
+def _compare_surface(approved: Surface, seen: Surface, neighbours: Sequence[tuple[str, Surface]]) -> Iterator[Row]:
+    return map(build_change_row, compare(approved, seen, neighbours))
 
 
 def _compare_hashes(entry: Entry, seen: Surface) -> Iterator[Row]:
