@@ -266,7 +266,7 @@ class TestServersThatAreNotLocked:
     def local(self, tmp_path: Path) -> LocalWorld:
         local = LocalWorld(tmp_path)
         local.configure({"notes": local.serve(TOOL)})
-        assert local.run("setup", "--yes", "--allow-execute").code == 0
+        assert local.run("setup", "--yes", "--allow-execute").code == 1  # approved, but not enforced
         return local
 
     def test_with_yes_a_new_server_is_locked_and_approved_and_a_changed_one_is_not_started(
