@@ -106,7 +106,7 @@ def change(entities: Iterable[str], kinds: Iterable[str]) -> Schema:
             "severity": one_of(SEVERITIES),
             "reason": TEXT,
         },
-        {"before": ANYTHING, "after": ANYTHING},
+        {"before": ANYTHING, "after": ANYTHING, "sentence": FULL_TEXT},
     )
 
 
@@ -128,8 +128,11 @@ def problem() -> Schema:
 
 
 def diff_members() -> dict[str, Schema]:
+    item = exactly({"entity": one_of(ENTITIES), "name": TEXT, "path": TEXT})
+    decision = exactly({"topic": TEXT, "severity": one_of(SEVERITIES), "changes": array(item)})
     return {
         "changes": array(ref("change")),
+        "decisions": array(decision),
         "blocked_by_default": TRUTH,
         "counts": exactly(dict.fromkeys(SEVERITIES, COUNT)),
         "digests": exactly({"before": or_null(SHA256), "after": or_null(SHA256)}),
