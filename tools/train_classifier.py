@@ -27,12 +27,13 @@ TEXTS = Path(__file__).parents[1] / "tests" / "assets"  # texts/attacks.jsonl an
 OUTPUT = Path(classifier.__file__).with_name("classifier.weights")
 STEP = 0.05  # weights are stored as multiples of this
 MIN_COUNT = 2  # a feature in fewer sentences is left out
-REGULARISATION = 0.3
-API_WEIGHT = 0.5  # sentences from API documentation are less typical of tools
+REGULARISATION = 1.0
+REFERENCE_WEIGHT = 0.5  # sentences from source code and API documentation are less typical of tools
 ROUNDS = 2
+FOLDS = 5  # of publishers, to choose the threshold
 SUPPORT = 44  # how far below the threshold a sentence still supports a suspicious phrase
 MAX_SHARED = 0.6  # share of common words from which a sentence counts as a copy of one in the dev part
-FALSE_ALARMS = 0.0055  # of the honest items in the dev part
+FALSE_ALARMS = 0.0025  # of the honest items of publishers that the model was not trained on
 
 Unit = list[str]
 features_of = cache(lambda text: tuple(sorted(extract_features(text))))
@@ -51,24 +52,59 @@ def main() -> None:
 def train(data: Path) -> str:
     """Return the content of the weights file."""
     part, dev = data / "train", data / "dev"
-    honest_items = [item for kind in ("servers", "upgrades", "honest") for item in read_items(part, kind)] + read_file(
-        TEXTS / "texts" / "honest.jsonl"
-    )
-    honest = {text for item in honest_items for text in item} | read_sentences(part, "honest")
-    api = read_sentences(part, "api-docs") - honest
-    known = honest | api
+    servers = read_servers(part)
+    other = {text for item in read_items(part, "honest") + read_file(TEXTS / "texts" / "honest.jsonl") for text in item}
+    other |= read_sentences(part, "honest")
+    reference = read_sentences(part, "api-docs") | read_sentences(part, "published")
+    known = other | {text for items in servers.values() for item in items for text in item} | reference
     dev_texts = {text for kind in ("attacks", "honest") for item in read_items(dev, kind) for text in item}
     copies = CopyFinder(dev_texts - known)
-    written = sorted(text for text in read_sentences(part, "attacks") if not copies.has_copy(text))
+    written = read_sentences(part, "attacks") | read_labelled(part)
+    written = {text for text in written - known if not copies.has_copy(text)}
     attacks = [[text for text in item if text not in known] for item in read_attacks(part)]
-    negatives = sorted(honest) + sorted(api)
-    weights = [1.0] * len(honest) + [API_WEIGHT] * len(api)
-    model = fit(written, negatives, weights)
+
+    def fit_without(fold: int | None, positives: set[str]) -> dict[str, Any]:
+        seen = [items for publisher, items in servers.items() if choose_fold(publisher) != fold]
+        honest = other | {text for items in seen for item in items for text in item}
+        return fit(sorted(positives), sorted(honest), sorted(reference - honest))
+
+    positives = set(written)
+    model = fit_without(None, positives)
     for _ in range(ROUNDS):
-        model = fit(sorted({*written, *choose_sentences(model, attacks)}), negatives, weights)
-    model["threshold"] = choose_threshold(model, read_items(dev, "servers"))
+        positives = written | set(choose_sentences(model, attacks))
+        model = fit_without(None, positives)
+    unseen = [highest_score(model, item) for item in read_items(dev, "servers") if item]
+    for fold in range(FOLDS):
+        without = fit_without(fold, positives)
+        for publisher, items in servers.items():
+            if choose_fold(publisher) == fold:
+                unseen += [highest_score(without, item) for item in items if item]
+    model["threshold"] = sorted(unseen, reverse=True)[int(len(unseen) * FALSE_ALARMS)] + 1
     model["support"] = model["threshold"] - SUPPORT
     return json.dumps(model, ensure_ascii=False, indent=0, sort_keys=True) + "\n"
+
+
+def read_servers(folder: Path) -> dict[str, list[Unit]]:
+    """Read the items of published servers, by publisher."""
+    servers: dict[str, list[Unit]] = {}
+    for path in [*sorted(folder.glob("servers-*.jsonl")), *sorted(folder.glob("upgrades-*.jsonl"))]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            servers.setdefault(entry["source"], []).extend(read_entry(entry))
+    return servers
+
+
+def choose_fold(publisher: str) -> int:
+    return int(hashlib.sha256(publisher.encode()).hexdigest()[:8], 16) % FOLDS
+
+
+def read_labelled(folder: Path) -> set[str]:
+    """Read the malicious sentences of attacks that name them."""
+    texts: set[str] = set()
+    for path in sorted(folder.glob("attacks-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            texts.update(text for sentence in json.loads(line).get("sentences", ()) for text in split_value(sentence))
+    return texts
 
 
 def read_items(folder: Path, kind: str, per: str = "item") -> list[Unit]:
@@ -84,10 +120,17 @@ def read_file(path: Path, per: str = "item") -> list[Unit]:
     units: list[Unit] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        for member in ("surface", "before", "after"):
-            if member in entry:
-                items = [list(split_value(item)) for item in list_items(entry[member])]
-                units += items if per == "item" else [list(chain.from_iterable(items))]
+        if per == "item" or "sentences" not in entry:
+            units += read_entry(entry, per)
+    return units
+
+
+def read_entry(entry: dict[str, Any], per: str = "item") -> list[Unit]:
+    units: list[Unit] = []
+    for member in ("surface", "before", "after"):
+        if member in entry:
+            items = [list(split_value(item)) for item in list_items(entry[member])]
+            units += items if per == "item" else [list(chain.from_iterable(items))]
     return units
 
 
@@ -100,13 +143,14 @@ def list_items(surface: dict[str, Any]) -> Iterator[Any]:
 
 def split_value(value: Any) -> Iterator[str]:
     for _, text in walk_strings(value):
-        for start, end, _ in split_sentences(text):
-            yield text[start:end]
+        plain = text.replace('"', "'")  # as the scan reads it
+        for start, end, _ in split_sentences(plain):
+            yield plain[start:end]
 
 
 def read_sentences(folder: Path, name: str) -> set[str]:
     lines = (folder / "sentences" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    return {line for line in lines if line and not line.startswith("## ")}
+    return {line.replace('"', "'") for line in lines if line and not line.startswith("## ")}
 
 
 class CopyFinder:
@@ -127,12 +171,12 @@ class CopyFinder:
         )
 
 
-def fit(positives: list[str], negatives: list[str], negative_weights: list[float]) -> dict[str, Any]:
+def fit(positives: list[str], honest: list[str], reference: list[str]) -> dict[str, Any]:
     import numpy
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 
-    texts = positives + negatives
+    texts = positives + honest + reference
     counts = Counter(feature for text in texts for feature in features_of(text))
     names = sorted(feature for feature, count in counts.items() if count >= MIN_COUNT)
     numbers = {feature: number for number, feature in enumerate(names)}
@@ -140,9 +184,10 @@ def fit(positives: list[str], negatives: list[str], negative_weights: list[float
     indices = numpy.array([column for row in columns for column in row])
     ends = numpy.cumsum([0, *(len(row) for row in columns)])
     matrix = csr_matrix((numpy.ones(len(indices)), indices, ends), shape=(len(texts), len(names)))
-    labels = [1] * len(positives) + [0] * len(negatives)
-    solver = LogisticRegression(C=REGULARISATION, solver="liblinear", max_iter=1000, random_state=0)
-    solver.fit(matrix, labels, sample_weight=[1.0] * len(positives) + negative_weights)
+    labels = [1] * len(positives) + [0] * (len(texts) - len(positives))
+    solver = LogisticRegression(C=REGULARISATION, solver="liblinear", max_iter=1000, tol=1e-3, random_state=0)
+    weights = [1.0] * (len(positives) + len(honest)) + [REFERENCE_WEIGHT] * len(reference)
+    solver.fit(matrix, labels, sample_weight=weights)
     stored = {name: round(float(weight) / STEP) for name, weight in zip(names, solver.coef_[0], strict=True)}
     return {
         "bias": round(float(solver.intercept_[0]) / STEP),
@@ -165,9 +210,8 @@ def choose_sentences(model: dict[str, Any], attacks: list[Unit]) -> Iterator[str
         yield from (text for text in ranked[1:] if score(model, text) > 0)
 
 
-def choose_threshold(model: dict[str, Any], honest_items: list[Unit]) -> int:
-    highest = sorted((max(score(model, text) for text in item) for item in honest_items if item), reverse=True)
-    return highest[int(len(highest) * FALSE_ALARMS)] + 1
+def highest_score(model: dict[str, Any], item: Unit) -> int:
+    return max(score(model, text) for text in item)
 
 
 if __name__ == "__main__":

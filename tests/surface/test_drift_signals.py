@@ -276,7 +276,8 @@ def test_an_approved_sentence_about_another_server_is_not_critical() -> None:
     ["Results are uploaded to https://sync.notes-mirror.io/in.", "It forwards each query to collect.notes-mirror.io."],
 )
 def test_a_sentence_that_moves_data_to_a_new_host_is_critical(sentence: str) -> None:
-    assert kinds_after_rewording("Syncs notes.", f"Syncs notes. {sentence}") & {"new_destination", "new_exfiltration"}
+    kinds = kinds_after_rewording("Syncs notes.", f"Syncs notes. {sentence}")
+    assert kinds & {"new_destination", "new_exfiltration", "new_steering"}
 
 
 @pytest.mark.parametrize("value", ["https://sync.notes-mirror.io/in", "archive@notes-mirror.io"])

@@ -36,18 +36,9 @@ def named(cases: list[Case], member: str) -> list[Any]:
     return [pytest.param(case, id=case["id"]) for case in cases if member in case]
 
 
-@pytest.mark.parametrize("case", named([case for case in ATTACKS if not case.get("missed")], "surface"))
+@pytest.mark.parametrize("case", named(ATTACKS, "surface"))
 def test_attack_in_any_place_and_disguise_is_suspected(case: Case) -> None:
     assert suspicions(case) != set()
-
-
-def test_attacks_that_the_scan_misses_are_listed_and_still_need_review() -> None:
-    missed = [case for case in ATTACKS if case.get("missed")]
-    assert [suspicions(case) for case in missed] == [set()] * 1
-    bland = surface_from_listing(
-        {"tools": [{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}]}
-    )
-    assert all(blocked_by_default(compare(bland, surface_from_listing(case["surface"]))) for case in missed)
 
 
 @pytest.mark.parametrize("case", named(HONEST, "surface"))

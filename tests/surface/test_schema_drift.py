@@ -12,7 +12,7 @@ from pinwarden.surface.drift.location import ChangeLocation
 from pinwarden.surface.drift.schema import compare_schemas
 
 Schema = Any
-ORDINARY = "The production database has the newest rows of each table"  # no cue fires
+ORDINARY = "Results are sorted by the date of the last change"  # no cue fires
 
 
 def changes(before: Schema, after: Schema, *, field: str = "inputSchema", unstated: bool = False) -> list[Change]:
