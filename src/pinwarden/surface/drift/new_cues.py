@@ -49,6 +49,8 @@ def is_suspicious(sentence: str, server: ApprovedServer, *, has_sign: bool = Fal
     are new, any sign counts, as in the scan.
     """
     evidence = measure_steering(sentence)
+    if evidence < 0 and " " not in sentence.strip():
+        return False  # a bare name says too little for the lower bounds below
     if not has_sign:
         return is_enough(evidence, server)
     return server.count_new_sentences() is None or is_enough(max(evidence + _SIGN, _MIN_SIGN), server)
