@@ -275,7 +275,7 @@ def test_the_examples_about_blocked_changes_run(
     (change,) = world.serve(CHANGED)
     for line in examples("review"):
         with AtTerminal(*shlex.split(line)[1:], cwd=world.root, env=dict(os.environ)) as terminal:
-            terminal.until("quit (q)")
+            terminal.until("[q]uit")
             terminal.types("q\n")
             assert terminal.ends() == 0, line
     order = ("review list", "review show", "review reject", "review reopen", "review approve", "audit tail")

@@ -578,11 +578,6 @@ def test_a_name_is_not_looked_up_in_a_lock_that_was_edited(locked: ReviewWorld) 
     assert locked.state.trusted_surfaces.find("notes") is None
 
 
-def test_a_locked_script_gets_a_hint_to_run_it_by_its_locked_name(locked: ReviewWorld) -> None:
-    outcome = locked.run("run", "notes")
-    assert (outcome.code, "pinwarden run --name notes -- COMMAND" in outcome.err) == (2, True)
-
-
 # First use
 
 

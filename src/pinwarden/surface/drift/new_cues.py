@@ -79,11 +79,15 @@ def find_new_alarms(
     return [alarms[code] for code in CUE_ORDER if code in alarms]
 
 
-def find_steering_alarm(texts: Iterable[str], approved: ApprovedText) -> list[Alarm]:
+def find_steering_alarm(
+    texts: Iterable[str], approved: ApprovedText, min_evidence: float = _LONE_SENTENCE
+) -> list[Alarm]:
     """Find a new sentence that the classifier considers suspicious. It is the least specific alarm."""
     for text in dict.fromkeys(texts):
         for sentence in approved.find_new_sentences(text):
             exact = text[sentence.start : sentence.end]
+            if measure_steering(exact) < min_evidence:
+                continue
             if is_suspicious(exact, approved.server) and not approved.is_approved_elsewhere(text, sentence):
                 return [Alarm("new_steering", exact)]
     return []
@@ -98,11 +102,11 @@ def find_text_alarms(value: Any, approved: ApprovedText) -> list[Alarm]:
 def find_item_alarms(value: Any, server: ApprovedServer | None = None) -> list[Alarm]:
     """Find the cues that make a new item critical, the most severe first.
 
-    A new item needs review in any case. Many ordinary tools mention an address or a key; only an item with both is
-    suspicious. A cue that is only quoted does not count.
+    A new item needs review in any case, so the classifier must be as sure as the scan is. Many ordinary tools mention
+    an address or a key; only an item with both is suspicious. A cue that is only quoted does not count.
     """
     approved, texts = ApprovedText(ABSENT, server), list(iter_strings(value))
-    alarms = [*find_new_alarms(texts, approved, skip_quoted=True), *find_steering_alarm(texts, approved)]
+    alarms = [*find_new_alarms(texts, approved, skip_quoted=True), *find_steering_alarm(texts, approved, 0.0)]
     codes = {alarm.kind.removeprefix("new_") for alarm in alarms}
     return [] if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS else alarms
 
