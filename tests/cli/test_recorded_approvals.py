@@ -138,9 +138,9 @@ class TestInterruptedQuestions:
             terminal.types("n\n")
             terminal.until("Lock 'two' for Claude")
             terminal.types("y\n")
-            shown = terminal.until("approve one")
+            shown = terminal.until("Next: pinwarden approve one")
             assert terminal.ends() == 1
-        assert "what you accepted was written" in " ".join(shown.split())
+        assert "1 server locked in mcp-lock.json" in " ".join(shown.split())
         assert set(folder.reasons()) == {"notes", "two"}
 
     def test_a_server_whose_text_is_refused_after_it_was_accepted_is_not_left_in_the_lock(self, folder: Folder) -> None:
