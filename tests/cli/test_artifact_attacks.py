@@ -723,13 +723,6 @@ def test_the_users_values_and_switches_survive_an_update() -> None:
     assert replace_launch(mine, address) == {**address, "env": mine["env"], "disabled": True}
 
 
-def test_enforce_reports_a_local_program_without_failing(user: User) -> None:
-    user.configure(local="python3 server.py")
-    user.lock()
-    code, report = user.ask("enforce", "--yes")
-    assert (code, [(row["code"], row["severity"]) for row in report["findings"]]) == (0, [("nothing_to_run", "info")])
-
-
 # Newer releases of what a configuration names
 
 

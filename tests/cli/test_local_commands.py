@@ -122,7 +122,7 @@ def test_status_shows_what_a_live_check_saw_changed_until_it_is_approved_or_gone
     shown = world.done("status", "--scope", "project").out
     assert "Changed since the approval, as the last probe saw:\n  more: tool search\n  notes: tool search\n" in shown
     assert "0 of 2 approved" in shown
-    assert shown.endswith("Next: pinwarden approve --all --scope project\n")
+    assert shown.endswith("Next: pinwarden approve more --scope project\n")
     outcome = world.done("approve", "notes", "--allow-execute", "--yes")
     assert outcome.err == ""
     assert (world.statuses()["notes"]["approved"], world.statuses()["more"]["approved"]) == ("yes", "partly")

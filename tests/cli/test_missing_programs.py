@@ -53,11 +53,13 @@ def test_setup_names_them_before_the_first_question(world: BareWorld) -> None:
 
 def test_setup_leaves_out_the_servers_that_need_them_and_says_how_to_continue(world: BareWorld) -> None:
     world.install("brew")
+    (world.programs / "pinwarden").symlink_to(Path(sys.executable).with_name("pinwarden"))
     world.configure(now=harmless(), notes=NOTES)
     with world.at_terminal("setup", columns=200) as terminal:
         shown = terminal.until_question()
         assert shown is not None
-        assert "Start or contact 1 server to read the tools?" in shown
+        assert "- Review: start 1 server once, to read the tools." in shown
+        assert "Go ahead with this plan?" in shown
         terminal.types("y\n")
         assert "Approve 'now'?" in (terminal.until_question() or "")
         terminal.types("a\n")
