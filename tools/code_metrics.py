@@ -19,7 +19,8 @@ ENTRY_POINTS = {
     f"{PACKAGE}.__main__",
     f"{PACKAGE}.cli.main",
     f"{PACKAGE}.pytest_plugin",
-    f"{PACKAGE}.contract.introspector",  # this one and the next two are started as programs
+    f"{PACKAGE}.contract.introspector",  # this one and the next three are started as programs
+    f"{PACKAGE}.contract.javascript_worker",
     f"{PACKAGE}.gateway.remote_bridge",
     f"{PACKAGE}.system.exec_guard",
 }
