@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def test_what_cannot_be_enforced_is_counted_with_the_reason(world: LocalWorld) -
 
 
 def test_a_command_written_by_hand_counts_as_enforced_and_is_kept(world: LocalWorld) -> None:
+    world.variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     words = ["run", "--name", "notes", "--project", ".", "--", "./bin/server"]
     world.configure(notes={"command": "pinwarden", "args": words})
     world.done("init")
