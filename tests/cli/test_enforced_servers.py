@@ -87,6 +87,17 @@ def world(tmp_path: Path) -> Iterator[Enforced]:
         yield made
 
 
+def test_attack_the_http_gateway_starts_a_package_behind_a_wrapper_only_with_consent(world: Enforced) -> None:
+    """Attack: verified bytes behind ``env``, which makes Node.js load other code."""
+    assert "CONSENT_REQUIRED" not in world.run("gateway", "--check").err
+    preload = ["NODE_OPTIONS=--require=./planted.js", NOTES["command"], *NOTES["args"]]
+    world.configure(notes={"command": "env", "args": preload})
+    world.done("init", "--accept", "notes")
+    world.done("prove", *PLAIN)
+    refused = world.run("gateway", "--check")
+    assert (refused.code, "CONSENT_REQUIRED" in refused.err) == (3, True)
+
+
 class TestTheGate:
     def test_an_enforced_server_is_not_reported_as_forged_under_a_policy(self, world: Enforced) -> None:
         world.done("ci")

@@ -158,6 +158,16 @@ def test_a_command_written_by_hand_counts_as_enforced_and_is_kept(world: LocalWo
     assert "[NOTHING_TO_RUN]" in world.run("run", "notes").err
 
 
+def test_the_http_gateway_starts_an_enforced_local_command_only_with_consent(world: LocalWorld) -> None:
+    world.configure(notes=SERVERS["program"])
+    world.done("init")
+    world.done("approve", "--all", "--allow-execute", "--yes")
+    world.done("enforce", "--yes")
+    refused = world.run("gateway", "--check")
+    assert (refused.code, "CONSENT_REQUIRED" in refused.err) == (3, True)
+    world.done("gateway", "--check", "--allow-execute")
+
+
 def test_attack_a_local_command_in_the_record_of_a_package_is_not_started(world: LocalWorld) -> None:
     """Attack: replace the locked command of an enforced package by a local program, and seal the lock."""
     world.configure(notes=SERVERS["program"])

@@ -63,6 +63,17 @@ def to_launch_command(launch: LockedLaunch) -> LaunchCommand:
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
+def find_wrappers(entry: Entry) -> tuple[str, ...]:
+    """Return the programs that start the package of an entry, such as ``env`` or ``op``; empty if there is none."""
+    extension = read_extension(entry)
+    if is_remote(entry) or (extension is not None and extension.bundle is not None):
+        return ()
+    try:
+        return read_locked_launch(entry).launch.wrappers
+    except PinwardenError:
+        return ()
+
+
 def starts_local_command(entry: Entry) -> bool:
     """Whether an entry starts a command without bytes to verify, such as a script or a program of this machine.
 

@@ -171,7 +171,7 @@ class UpstreamFactory:
 
     def _build_command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """Return a function that builds the start command. Only --allow-execute permits one with unverified bytes."""
-        from pinwarden.lock.locked_launch import starts_local_command
+        from pinwarden.lock.locked_launch import find_wrappers, starts_local_command
         from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked_launch
         from pinwarden.project.server_start import prepare_start
 
@@ -179,6 +179,8 @@ class UpstreamFactory:
             entry = find_entry(self._project, name, None)
             if starts_local_command(entry):
                 raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} has no bytes to verify")
+            if wrappers := find_wrappers(entry):  # env can preload code, and a wrapper itself is not verified
+                raise PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} is started by {wrappers[0]}")
             return prepare_locked_launch(self._project, entry, arguments_given=(), notify=self._write_log)
 
         def prepare_configured() -> ServerLaunch:
