@@ -23,9 +23,9 @@ from pinwarden.registry.changes import add_attestation, apply_change
 from pinwarden.registry.http.routes import choose_status_code
 from pinwarden.registry.log_client import FollowOptions, follow_log
 from pinwarden.registry.publish import store_archive
-from pinwarden.registry.read_api import search_tools
 from pinwarden.registry.registry import RegistryLimits, RegistrySettings, open_registry
 from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK
+from pinwarden.registry.search import search_to_json
 from tests.registry.world import (
     ACME,
     MALLORY,
@@ -399,16 +399,16 @@ def test_concurrent_publishers_wait_for_each_other_and_all_succeed(anywhere: Wor
     assert log_size(anywhere) == 12
 
 
-def test_search_matches_names_and_descriptions_literally(anywhere: World) -> None:
+def test_search_finds_published_versions_by_name_and_description(anywhere: World) -> None:
     anywhere.publish(bundle())
     anywhere.publish(bundle(version="1.10.0"))
     anywhere.publish(bundle(version="1.9.0"), allow_older=True)
     anywhere.publish(bundle(name="acme.weather"))
-    assert [row["tool"] for row in search_tools(anywhere.registry, "NOTES does")["tools"]] == ["acme.notes"]
-    assert search_tools(anywhere.registry, "acme.notes")["tools"][0]["latest"] == "1.10.0"
-    assert search_tools(anywhere.registry, "")["next"] is None
-    for nothing in ("%", "_", "acme%notes", "!"):
-        assert search_tools(anywhere.registry, nothing)["tools"] == []
+    assert [row["tool"] for row in search_to_json(anywhere.registry, "NOTES does", 1)["tools"]] == ["acme.notes"]
+    assert search_to_json(anywhere.registry, "acme.notes", 1)["tools"][0]["latest"] == "1.10.0"
+    assert search_to_json(anywhere.registry, "", 1)["next"] is None
+    for nothing in ("%", "_", "%notesx", "!"):
+        assert search_to_json(anywhere.registry, nothing, 1)["tools"] == []
 
 
 @needs_bwrap

@@ -60,6 +60,7 @@ def build_registry_settings(args: Namespace) -> RegistrySettings:
 def open_registry_storage(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
     """Open the registry in the operator's storage. It is closed when the command ends."""
     from pinwarden.registry.registry import open_registry
+    from pinwarden.registry.search import add_missing_packages
 
     signer = None
     if args.key or args.key_env:
@@ -68,6 +69,7 @@ def open_registry_storage(args: Namespace, settings: RegistrySettings | None = N
         signer = load_signer(args)
     registry = open_registry(settings or build_registry_settings(args), signer)
     try:
+        add_missing_packages(registry)
         yield registry
     finally:
         registry.close()

@@ -26,6 +26,7 @@ from pinwarden.registry.names import check_namespace as check_namespace_name
 from pinwarden.registry.publish import verify_attestation
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK, PublishedVersion, PublisherStatement
+from pinwarden.registry.search import update_package
 from pinwarden.registry.store import pointer_log, publications, publishers
 from pinwarden.system.database import Transaction
 
@@ -89,6 +90,7 @@ def _yank(transaction: Transaction, registry: Registry, caller: Caller, statemen
     changes += [PointerChange(tool=version.tool, channel=channel, version=None, reason=reason) for channel in channels]
     append_pointer_changes(transaction, registry, changes)
     publications.set_yanked(transaction, version.tool, version.version, reason)
+    update_package(transaction, version.tool)
     return ChangeResult(subject=subject, changed=True)
 
 
@@ -106,6 +108,7 @@ def _unyank(
         [PointerChange(tool=version.tool, channel=mark, version=None, reason=_read_reason(statement, "unyank"))],
     )
     publications.set_yanked(transaction, version.tool, version.version, None)
+    update_package(transaction, version.tool)
     return ChangeResult(subject=subject, changed=True)
 
 

@@ -27,7 +27,9 @@ from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
 from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, PublisherStatement
-from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.search import update_package
+from pinwarden.registry.store import catalog, pointer_log, publications
+from pinwarden.registry.store.catalog import Readme
 from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.database import Transaction
@@ -35,6 +37,9 @@ from pinwarden.system.target import StdioTarget
 
 _MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
 _PROBE_SECONDS = 20.0
+README_NAMES = ("readme.md", "readme.markdown", "readme.txt", "readme")
+"""The names of the file that a bundle's page shows, in lower case, the preferred one first."""
+MAX_README_BYTES = 256 * 1024
 _PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
 _PROBE_SLOTS = BoundedSemaphore(2)  # concurrent probes; more of them would slow down downloads
 
@@ -89,6 +94,7 @@ class ExaminedBundle(Record):
     surface: bytes | None = field(repr=False)
     problem: str | None
     """The reason why there is no surface; None if there is one."""
+    readme: Readme | None = None
 
 
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
@@ -205,7 +211,7 @@ def examine_bundle(
         raise PinwardenError("ARTIFACT_MISSING", f"the archive {archive_cid} was not uploaded")
     limits = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
     contents = check_archive(descriptor, manifest, archive, limits)
-    content_hash = Digest.of_bytes(archive)
+    content_hash, readme = Digest.of_bytes(archive), find_readme(contents)
     try:
         surface = _probe_surface(registry.probing, descriptor, manifest, contents)
         api_surface = str(compute_api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
@@ -218,6 +224,7 @@ def examine_bundle(
             surface_cid=None,
             surface=None,
             problem=_format_public_problem(err),
+            readme=readme,
         )
     body = encode_surface(surface)
     return ExaminedBundle(
@@ -226,7 +233,17 @@ def examine_bundle(
         surface_cid=str(document_cid(body)),
         surface=body,
         problem=None,
+        readme=readme,
     )
+
+
+def find_readme(contents: FileContents) -> Readme | None:
+    """Return the README in the bundle's top folder; None if there is none, or if it is too large for a page."""
+    paths = {path.lower(): path for path in sorted(contents, reverse=True)}
+    path = next((paths[name] for name in README_NAMES if name in paths), None)
+    if path is None or len(contents[path]) > MAX_README_BYTES:
+        return None
+    return Readme(path=path, body=bytes(contents[path]))
 
 
 def _probe_surface(probing: str, descriptor: BundleDescriptor, manifest: Manifest, contents: FileContents) -> Surface:
@@ -356,4 +373,7 @@ def _store_version(
     publications.add_attestations(transaction, root, described, submitted.attestations)
     if examined.surface_cid is not None and examined.surface is not None:
         publications.put_document(transaction, examined.surface_cid, examined.surface)
+    if examined.readme is not None:
+        catalog.save_readme(transaction, root, examined.readme)
     publications.add_version(transaction, published)
+    update_package(transaction, published.tool)

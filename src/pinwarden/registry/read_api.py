@@ -1,10 +1,9 @@
-"""Find a registry's files by path, for the HTTP server and the static export. This module also searches bundles."""
+"""Find a registry's files by path, for the HTTP server and the static export."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from pinwarden.bundle import attestation as attestation_document
 from pinwarden.bundle.attestation import list_current_attestations
@@ -21,7 +20,6 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint, Note, TlogProof
 from pinwarden.core.tlog import TILE_WIDTH
 from pinwarden.registry.checkpoint_file import load_key_changes
-from pinwarden.registry.official_api import choose_latest_release
 from pinwarden.registry.registry import Registry, check_current_key
 from pinwarden.registry.registry_documents import VERSION_SIGNED_FIELDS, identity_to_json, version_to_json
 from pinwarden.registry.store import pointer_log, publications
@@ -222,26 +220,3 @@ _ROUTES: tuple[tuple[re.Pattern[str], _Handler], ...] = tuple(
         (r"registry\.json", _serve_identity),
     )
 )
-
-
-_PAGE = 50
-
-
-def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, Any]:
-    """Return one page of bundles whose name or description contains the text."""
-    with registry.database.transaction() as transaction:
-        names = publications.read_tools_page(transaction, search=text, after=after, limit=_PAGE + 1)
-        tools = [_build_search_result(transaction, name) for name in names[:_PAGE]]
-    return {"tools": tools, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
-
-
-def _build_search_result(transaction: Transaction, name: str) -> dict[str, Any]:
-    releases = publications.list_releases(transaction, name)
-    latest = choose_latest_release(releases)
-    version = publications.find_version(transaction, name, latest or releases[-1][0])
-    return {
-        "tool": name,
-        "description": version.description if version else "",
-        "latest": latest,
-        "versions": len(releases),
-    }

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import Signer
     from pinwarden.registry.archive_store import ArchiveStore
 
-SCHEMA_NAME = "registry"
+SCHEMA_NAMES = ("registry", "registry_catalog")
+"""The tables of a registry, and those that were added later."""
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
 """Whether a registry probes submitted servers to record their surface: if possible, always, or never."""
 _IDENTITY = 0
@@ -193,7 +194,7 @@ def find_default_folder() -> Path:
 
 def open_registry_database(settings: RegistrySettings) -> Database:
     """Open the registry's database. The connection is made on first use."""
-    return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(SCHEMA_NAME))
+    return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(*SCHEMA_NAMES))
 
 
 def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> Registry:

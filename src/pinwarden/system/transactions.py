@@ -54,11 +54,14 @@ class Schema(Record):
 
     name: str
     sql: str
+    additions: tuple[Schema, ...] = ()
+    """Tables that later releases added to the store. They are created in databases of earlier releases, too."""
 
 
-def load_schema(name: str) -> Schema:
-    """Return the tables in ``schemas/<name>.sql``."""
-    return Schema(name=name, sql=(Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8"))
+def load_schema(name: str, *additions: str) -> Schema:
+    """Return the tables in ``schemas/<name>.sql``, with those of the additions."""
+    sql = (Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8")
+    return Schema(name=name, sql=sql, additions=tuple(map(load_schema, additions)))
 
 
 class Transaction(ABC):
@@ -144,7 +147,8 @@ class Database(ABC):
         with self._translate_errors():
             connection = self._connect()
             try:
-                self._create_tables(connection)
+                for schema in (self._schema, *self._schema.additions):
+                    self._create_tables(connection, schema)
             except BaseException:
                 connection.close()
                 raise
@@ -155,23 +159,23 @@ class Database(ABC):
         self._local.connection = connection
         return connection
 
-    def _has_tables(self, connection: Any) -> bool:
+    def _has_tables(self, connection: Any, schema: Schema) -> bool:
         """Whether the tables exist. Does not wait for writers, because every new connection calls this first."""
         sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
         try:
-            row = self._wrap_connection(connection).row(sql, (self._schema.name,))
+            row = self._wrap_connection(connection).row(sql, (schema.name,))
         except PinwardenError:
             if self._is_lost(connection):
                 raise
             return False  # empty, or unreadable, which the next statement reports
         return row is not None and row[0] == _SCHEMA_VERSION
 
-    def _create_tables(self, connection: Any) -> None:
-        if self._has_tables(connection):
+    def _create_tables(self, connection: Any, schema: Schema) -> None:
+        if self._has_tables(connection, schema):
             return
         if not self._create and not self._is_pinwarden_database(connection):
             raise database_missing_error(str(self))
-        name = self._schema.name
+        name = schema.name
         self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
         transaction = self._wrap_connection(connection)
         try:
@@ -180,7 +184,7 @@ class Database(ABC):
             )
             row = transaction.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
             if row is None:
-                for statement in _split_statements(self._schema.sql):
+                for statement in _split_statements(schema.sql):
                     transaction.run(statement)
                 transaction.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
             elif row[0] != _SCHEMA_VERSION:

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
 from pinwarden.registry.official_api import ServerQuery, find_server_version, list_server_versions, list_servers
-from pinwarden.registry.read_api import JSON, search_tools
+from pinwarden.registry.read_api import JSON
 from pinwarden.registry.registry import Registry
+from pinwarden.registry.search import MAX_PAGE, search_to_json
 from pinwarden.registry.store import pointer_log
 
 
@@ -23,9 +24,16 @@ def get_health(registry: Registry, _request: Request, _body: bytes) -> Response:
 
 
 def get_search(registry: Registry, request: Request, _body: bytes) -> Response:
-    """``GET /api/search``: one page of bundles whose name or description contains a text."""
+    """``GET /api/search``: one page of the bundles that match all words of a query."""
     query = request.query_params
-    return _build_json_response(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
+    return _build_json_response(search_to_json(registry, query.get("q", ""), read_page_number(query.get("page", "1"))))
+
+
+def read_page_number(text: str) -> int:
+    """Return the number of a page of a list. Raises for anything that is not the number of a page."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_PAGE:
+        raise PinwardenError("USAGE", f"page must be a number from 1 to {MAX_PAGE}")
+    return int(text)
 
 
 def _build_json_response(value: object) -> Response:
