@@ -98,6 +98,10 @@ ATTACKS = {
     + END,
     "a prefix that makes the manifest": MANIFEST + member(b"package.json", EVIL, prefix=b"package") + END,
     "a header whose sum is wrong": MANIFEST + member(b"package/package.json", EVIL, checksum=b"0000001\0") + END,
+    "bytes behind a prefix's end": MANIFEST + member(b"package/x", EVIL, prefix=bytes(131) + b"package/evil") + END,
+    "times behind a prefix that has none of its end": MANIFEST
+    + member(b"x", EVIL, prefix=b"p" * 131 + b"15020720275\0" * 2)
+    + END,
     "cut off": (MANIFEST + END)[:700],
 }
 
@@ -151,6 +155,11 @@ def test_attack_a_package_in_another_compression_or_in_two_streams_is_refused(da
 LONG = "/".join(["package", *["d" * 60] * 4, "x.js"])
 HONEST = {
     "ustar with a prefix": MANIFEST + member(b"x.js", b"1", prefix=b"package/" + b"d" * 120),
+    "times in the prefix field, as npm wrote them": member(
+        b"package/package.json", GOOD, prefix=bytes(131) + b"15020720275\0" * 2
+    ),
+    "a prefix and times": MANIFEST
+    + member(b"x.js", b"1", prefix=b"package/lib".ljust(131, b"\0") + b"15020720275\0" * 2),
     "old, without a magic": member(b"package/package.json", GOOD, magic=bytes(8)),
     "old, zero for a file": member(b"package/package.json", GOOD, b"\0"),
     "a comment for all, as git writes": pax((b"comment", b"f" * 40), kind=b"g") + MANIFEST,

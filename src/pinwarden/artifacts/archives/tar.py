@@ -20,6 +20,8 @@ _CHUNK = 1 << 18
 _MODE, _SIZE, _CHECKSUM, _KIND = slice(100, 108), slice(124, 136), slice(148, 156), 156
 _NAME, _MAGIC, _PREFIX = slice(0, 100), slice(257, 265), slice(345, 500)
 _USTAR = b"ustar\x0000"
+_PREFIX_WITH_TIMES = re.compile(rb"([^\0]*)\0+(?:[0-7]{11}[\0 ]){2}", re.DOTALL)
+"""The prefix field of older npm clients: a shorter prefix, then the times of access and of the last status change."""
 _FILE, _FOLDER, _LINK = frozenset(b"0\0"), frozenset(b"5"), frozenset(b"12")
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = ord("x"), ord("g"), ord("L"), ord("K")
 _IGNORED_KEYS = frozenset(b"mtime atime ctime uid gid uname gname comment linkpath".split())
@@ -174,11 +176,17 @@ class _ExtendedHeaders:
 def _parse_header_path(header: bytes) -> str:
     name, prefix = header[_NAME], header[_PREFIX]
     if header[_MAGIC] == _USTAR:
-        prefix_text = _parse_name(prefix)
+        prefix_text = _parse_name(_cut_times(prefix))
         return f"{prefix_text}/{_parse_name(name)}".removeprefix("./") if prefix_text else _parse_name(name)
     if any(prefix):  # some programs read this field as the start of the name, others as timestamps
         _refuse("has a header in an unknown format")
     return _parse_name(name)
+
+
+def _cut_times(prefix: bytes) -> bytes:
+    """Return the prefix without times after its end, which no program takes for a part of the name."""
+    match = _PREFIX_WITH_TIMES.fullmatch(prefix)
+    return match[1] if match else prefix
 
 
 def _parse_name(field: bytes) -> str:
