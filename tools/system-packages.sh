@@ -19,6 +19,7 @@ else
   need skopeo skopeo
   need htpasswd apache2-utils
   need openssl openssl
+  need chromedriver chromium chromium-driver
   ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || need postgres postgresql
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0

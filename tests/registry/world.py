@@ -29,12 +29,12 @@ from pinwarden.registry import access as operating
 from pinwarden.registry import registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import ChangeResult, apply_change
-from pinwarden.registry.http.comparisons import compare_pair, find_pair
 from pinwarden.registry.publish import PublishResult, publish, store_archive
 from pinwarden.registry.read_api import find_file
 from pinwarden.registry.registry import Registry, RegistrySettings, open_registry
 from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import PublishedVersion
+from pinwarden.registry.version_pair import compare_pair, find_pair
 
 REGISTRY_KEY = PrivateKey.from_seed(b"r" * 32)
 ACME = PrivateKey.from_seed(b"a" * 32)
@@ -63,20 +63,36 @@ class Bundle:
         return str(blob_cid(self.archive))
 
 
-def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"pass\n", **more: bytes) -> Bundle:
-    """A bundle with one program, and what else is given by name."""
-    files = [SourceFile(path="main.py", data=content)]
-    files += [SourceFile(path=f"{path}.txt", data=data) for path, data in more.items()]
+def bundle(
+    name: str = "acme.notes",
+    version: str = "1.0.0",
+    content: bytes = b"pass\n",
+    *,
+    files: Mapping[str, bytes] | None = None,
+    described: Mapping[str, str] | None = None,
+    **more: bytes,
+) -> Bundle:
+    """A bundle with one program, and what else is given by name. ``described`` has texts of the descriptor."""
+    return _build_bundle(
+        name,
+        version,
+        {"main.py": content, **{f"{path}.txt": data for path, data in more.items()}, **(files or {})},
+        described or {},
+    )
+
+
+def _build_bundle(name: str, version: str, contents: Mapping[str, bytes], texts: Mapping[str, str]) -> Bundle:
+    files = [SourceFile(path=path, data=data) for path, data in contents.items()]
     unlinked = build_unlinked_manifest(build_manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
     archive = build_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
     described = descriptor_to_json(
         BundleDescriptor(
             name=name,
-            display_name=name,
+            display_name=texts.get("display_name", name),
             version=version,
-            description=f"What {name} does",
-            license="MIT",
+            description=texts.get("description", f"What {name} does"),
+            license=texts.get("license", "MIT"),
             root_cid=str(root),
             cid_profile=build_default_profile(),
             media_type=CAR_MEDIA_TYPE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report, plural
 from pinwarden.core.tlog import entries_path, list_tiles, tile_path
 from pinwarden.registry import names
+from pinwarden.registry.export_pages import export_pages, replace_file
 from pinwarden.registry.official_api import build_server_entry, choose_latest_version, format_official_name
 from pinwarden.registry.read_api import find_file_in
 from pinwarden.registry.registry import Registry
@@ -22,11 +22,12 @@ from pinwarden.system.database import Transaction
 def export_registry(registry: Registry, folder: Path, base_url: str | None = None) -> Report:
     """Write the registry's files to a folder, and report how many were written.
 
-    Publishing waits while the files are written, so all files belong to one head of the log. Content under a CID is
+    Pages are written first, because they take longer; the files contain everything that the pages refer to. Publishing
+    waits while the files are written, so all files belong to one head of the log. Content under a CID is
     not written again. Other files are replaced one by one. A file is written after the files that it refers to, so that
     a web server can keep serving the folder.
     """
-    written = 0
+    written = export_pages(registry, folder, base_url)
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         head = pointer_log.load_head(transaction)
         size = head.size if head else 0
@@ -84,7 +85,7 @@ def _write_file(registry: Registry, transaction: Transaction, folder: Path, path
     file = find_file_in(registry, transaction, path)
     if file is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no file at {path}")
-    _replace_file(target, file.body)
+    replace_file(target, file.body)
     return 1
 
 
@@ -97,20 +98,8 @@ def _write_official_entries(transaction: Transaction, folder: Path, base: str) -
         for version in versions:
             body = encode_document(build_server_entry(version, base, is_latest=version == newest))
             folder_of_server = folder / "v0.1" / "servers" / format_official_name(version) / "versions"
-            _replace_file(folder_of_server / version.version, body)
+            replace_file(folder_of_server / version.version, body)
             if version == newest:
-                _replace_file(folder_of_server / "latest", body)
+                replace_file(folder_of_server / "latest", body)
             written += 1 + (version == newest)
     return written
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically, without fsync: an export can be repeated."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(data)
-        fresh.replace(path)
-    except OSError as err:
-        fresh.unlink(missing_ok=True)
-        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be written: {err.strerror or err}") from err

@@ -59,6 +59,11 @@ def find_file_in(registry: Registry, transaction: Transaction, path: str) -> Reg
     return None
 
 
+def describe_error(err: PinwardenError, status: int) -> str:
+    """Return the message of an error, without details of internal failures."""
+    return err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
+
+
 def _serve_identity(registry: Registry, transaction: Transaction) -> RegistryFile:
     check_current_key(transaction, registry)
     return RegistryFile(body=encode_document(identity_to_json(registry.identity)), cache=BRIEFLY)

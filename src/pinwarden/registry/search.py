@@ -50,6 +50,13 @@ def search_to_json(registry: Registry, query: str, page: int) -> dict[str, Any]:
     return {"tools": tools, "total": found.total, "page": page, "next": page + 1 if more else None}
 
 
+def read_page_number(text: str) -> int:
+    """Return the number of a page of a list. Raises for anything that is not the number of a page."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_PAGE:
+        raise PinwardenError("USAGE", f"page must be a number from 1 to {MAX_PAGE}")
+    return int(text)
+
+
 def update_package(transaction: Transaction, tool: str) -> None:
     """Bring the catalog up to date with the published versions of a bundle."""
     releases = publications.list_releases(transaction, tool)

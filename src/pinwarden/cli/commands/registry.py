@@ -79,11 +79,7 @@ def registry_serve(args: Namespace) -> int:
     try:
         from pinwarden.registry.http.server import open_listening_socket, serve
     except ImportError as err:
-        raise PinwardenError(
-            "USAGE",
-            f"serving a registry needs the package {err.name}, which is not installed",
-            hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
-        ) from err
+        raise _build_missing_package_error("serving", err) from err
     from pinwarden.core.record import replace
     from pinwarden.registry.registry import RegistryLimits
     from pinwarden.system.service_log import ServiceLog
@@ -131,13 +127,16 @@ def _configure_registry_export(parser: ArgumentParser) -> None:
 def registry_export(args: Namespace) -> int:
     """Export a registry as static files, which any web server can serve and pinwarden install can use.
 
-    Exporting into the same folder again writes only what is new.
+    The files include the pages for people; search needs a live registry. Exporting into the same folder again writes
+    only what is new.
 
     Examples:
       pinwarden registry export --data registry-data static
     """
-    from pinwarden.registry.export import export_registry
-
+    try:
+        from pinwarden.registry.export import export_registry
+    except ImportError as err:
+        raise _build_missing_package_error("exporting", err) from err
     with open_registry_storage(args) as registry:
         return emit(export_registry(registry, Path(args.folder), args.base_url), args.format)
 
@@ -354,6 +353,14 @@ def log_monitor(args: Namespace) -> int:
 
     with open_readable_registry(args) as files:
         return emit(monitor_log(files, Path(args.state), build_log_requirements(args), args.watch), args.format)
+
+
+def _build_missing_package_error(action: str, err: ImportError) -> PinwardenError:
+    return PinwardenError(
+        "USAGE",
+        f"{action} a registry needs the package {err.name}, which is not installed",
+        hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
+    )
 
 
 def _print_tokens(action: str, report: Report) -> int:

@@ -29,7 +29,8 @@ from pinwarden.registry.access import Caller
 from pinwarden.registry.http import operations as writing
 from pinwarden.registry.http import routes
 from pinwarden.registry.http.comparisons import Comparisons
-from pinwarden.registry.http.routes import build_error_response
+from pinwarden.registry.http.page_routes import PageRoutes
+from pinwarden.registry.http.routes import build_error_response, refuse_nul_bytes
 from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryFile, find_file
 from pinwarden.registry.registry import Registry
 
@@ -68,7 +69,10 @@ class RegistryApp:
         self._authenticators: CapacityLimiter | None = None
         self._namespace_limiters: dict[str, CapacityLimiter] = {}
         self._comparisons = Comparisons(registry, self.run_read)
-        self._inner = Starlette(routes=self._build_routes())
+        pages = PageRoutes(registry, self.run_read, self._comparisons)
+        self._inner = Starlette(
+            routes=[*self._build_routes(), *pages.build_routes()], exception_handlers={404: pages.respond}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: files directly, everything else through its route."""
@@ -142,7 +146,7 @@ class RegistryApp:
 
     async def _compare(self, request: Request) -> Response:
         try:
-            _refuse_nul_bytes(request)
+            refuse_nul_bytes(request)
             return await self._comparisons.respond(request)
         except PinwardenError as err:
             return build_error_response(err)
@@ -152,7 +156,7 @@ class RegistryApp:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                _refuse_nul_bytes(request)
+                refuse_nul_bytes(request)
                 response: Response = await self.run_read(work, self._registry, request, b"")
             except PinwardenError as err:
                 return build_error_response(err)
@@ -212,13 +216,6 @@ class RegistryApp:
 async def _read_body(operation: writing.WriteOperation, request: Request, length: int) -> bytes:
     with anyio.fail_after(operation.compute_body_timeout(length)):
         return await _receive_body(request, length)
-
-
-def _refuse_nul_bytes(request: Request) -> None:
-    """Refuse NUL bytes, which PostgreSQL would report as a server error."""
-    parameters = (*request.path_params.values(), *request.query_params.values())
-    if any("\0" in text for text in parameters):
-        raise PinwardenError("USAGE", "NUL bytes are not allowed")
 
 
 def _read_content_length(request: Request, limit: int) -> int:

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
 from pinwarden.registry.official_api import ServerQuery, find_server_version, list_server_versions, list_servers
-from pinwarden.registry.read_api import JSON
+from pinwarden.registry.read_api import JSON, describe_error
 from pinwarden.registry.registry import Registry
-from pinwarden.registry.search import MAX_PAGE, search_to_json
+from pinwarden.registry.search import read_page_number, search_to_json
 from pinwarden.registry.store import pointer_log
 
 
@@ -27,13 +27,6 @@ def get_search(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /api/search``: one page of the bundles that match all words of a query."""
     query = request.query_params
     return _build_json_response(search_to_json(registry, query.get("q", ""), read_page_number(query.get("page", "1"))))
-
-
-def read_page_number(text: str) -> int:
-    """Return the number of a page of a list. Raises for anything that is not the number of a page."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_PAGE:
-        raise PinwardenError("USAGE", f"page must be a number from 1 to {MAX_PAGE}")
-    return int(text)
 
 
 def _build_json_response(value: object) -> Response:
@@ -75,11 +68,17 @@ def choose_status_code(err: PinwardenError) -> int:
     return 422 if err.exit_code in (EXIT_REFUSED, EXIT_USAGE) else 400
 
 
+def refuse_nul_bytes(request: Request) -> None:
+    """Refuse NUL bytes, which PostgreSQL would report as a server error."""
+    parameters = (*request.path_params.values(), *request.query_params.values())
+    if any("\0" in text for text in parameters):
+        raise PinwardenError("USAGE", "NUL bytes are not allowed")
+
+
 def build_error_response(err: PinwardenError) -> Response:
-    """Return an error as a JSON response, without details of internal failures."""
+    """Return an error as a JSON response."""
     status = choose_status_code(err)
-    message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
-    body = encode_document({"error": {"code": err.code, "message": message, "hint": err.hint}})
+    body = encode_document({"error": {"code": err.code, "message": describe_error(err, status), "hint": err.hint}})
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
         headers["retry-after"] = "600" if err.data.get("reason") == "rate" else "1"
@@ -101,13 +100,13 @@ def get_servers(registry: Registry, request: Request, _body: bytes) -> Response:
         limit=int(limit),
         latest_only=query.get("version") == "latest",
     )
-    return _build_json_or_404(list_servers(registry, server_query, _find_base_url(registry, request)))
+    return _build_json_or_404(list_servers(registry, server_query, find_base_url(registry, request)))
 
 
 def get_versions(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions``."""
     return _build_json_or_404(
-        list_server_versions(registry, request.path_params["name"], _find_base_url(registry, request))
+        list_server_versions(registry, request.path_params["name"], find_base_url(registry, request))
     )
 
 
@@ -115,11 +114,11 @@ def get_version(registry: Registry, request: Request, _body: bytes) -> Response:
     """``GET /v0.1/servers/{name}/versions/{version}``."""
     parameters = request.path_params
     return _build_json_or_404(
-        find_server_version(registry, parameters["name"], parameters["version"], _find_base_url(registry, request))
+        find_server_version(registry, parameters["name"], parameters["version"], find_base_url(registry, request))
     )
 
 
-def _find_base_url(registry: Registry, request: Request) -> str:
+def find_base_url(registry: Registry, request: Request) -> str:
     """Return the base URL for links to files: the operator's ``--public-url``, or the address of the request."""
     return registry.public_url or str(request.base_url)
 

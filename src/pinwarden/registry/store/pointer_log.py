@@ -21,6 +21,7 @@ from pinwarden.core.tlog import (
     prove_inclusion,
     tile_width,
 )
+from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.system.database import Transaction
 
 WRITE_LOCK = "pointer log"
@@ -111,6 +112,29 @@ def list_channel_entries(transaction: Transaction, tool: str, channel: str) -> l
     """Return the log entries about one channel of a bundle, in log order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
+
+
+def list_tool_entries(transaction: Transaction, tool: str, limit: int) -> list[bytes]:
+    """Return the latest entries about a bundle, newest first."""
+    sql = "SELECT entry FROM log_entries WHERE tool = ? ORDER BY seq DESC LIMIT ?"
+    return [bytes(row[0]) for row in transaction.rows(sql, (tool, limit))]
+
+
+def list_release_entries(
+    transaction: Transaction, limit: int, *, tool: str | None = None, namespace: str | None = None
+) -> list[bytes]:
+    """Return the latest entries that published or yanked a version, newest first: of one bundle, namespace, or all."""
+    where = ""
+    values: tuple[str, ...] = ()
+    if tool is not None:
+        where, values = "e.tool = ? AND ", (tool,)
+    elif namespace is not None:
+        where, values = "e.tool IN (SELECT tool FROM packages WHERE namespace = ?) AND ", (namespace,)
+    sql = (
+        f"SELECT e.entry FROM log_entries e WHERE {where}(e.channel LIKE ? OR EXISTS "  # noqa: S608 - constants
+        "(SELECT 1 FROM versions v WHERE v.tool = e.tool AND v.seq = e.seq)) ORDER BY e.seq DESC LIMIT ?"
+    )
+    return [bytes(row[0]) for row in transaction.rows(sql, (*values, f"{YANKED_PREFIX}%", limit))]
 
 
 def compute_inclusion_path(transaction: Transaction, size: int, index: int) -> list[bytes]:

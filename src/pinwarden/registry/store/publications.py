@@ -53,6 +53,23 @@ _ATTESTED = (
 )
 
 
+def find_content(transaction: Transaction, tool: str, root_cid: str) -> str | None:
+    """Return the first version of a bundle with this content; None if there is none."""
+    sql = "SELECT version FROM versions WHERE tool = ? AND root_cid = ? ORDER BY seq"
+    row = transaction.row(sql, (tool, root_cid))
+    return None if row is None else str(row[0])
+
+
+def find_versions_by_cid(transaction: Transaction, cid: str, limit: int) -> list[PublishedVersion]:
+    """Return versions whose content, descriptor, archive or surface has this CID, without attestations."""
+    rows = transaction.rows(
+        f"SELECT {_COLUMNS} FROM versions WHERE root_cid = ? OR descriptor_cid = ? OR archive_cid = ? "  # noqa: S608
+        "OR surface_cid = ? ORDER BY seq LIMIT ?",
+        (cid, cid, cid, cid, limit),
+    )
+    return list(map(_row_to_version, rows))
+
+
 def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]:
     """Return all versions of a bundle as (version, is yanked), in publishing order."""
     rows = transaction.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))

@@ -65,6 +65,12 @@ def list_namespace_keys(transaction: Transaction, namespace: str) -> dict[str, s
     return {str(key_id): str(role) for key_id, role in rows}
 
 
+def find_created_at(transaction: Transaction, namespace: str) -> str | None:
+    """Return when a namespace was assigned; None if it is not registered."""
+    row = transaction.row("SELECT created_at FROM namespaces WHERE name = ?", (namespace,))
+    return None if row is None else str(row[0])
+
+
 def set_key(transaction: Transaction, namespace: str, key_id: str, role: str, now: str) -> None:
     """Add a key or change its role."""
     remove_key(transaction, namespace, key_id)

@@ -15,6 +15,8 @@ from pinwarden.core.text import show_invisible
 Operation = Literal["equal", "delete", "insert"]
 MAX_DIFFERENCES = 400
 """The maximum number of deleted and inserted words. Texts that differ more are not compared word by word."""
+MAX_CHARACTERS = 1_500
+"""The maximum length of texts that are compared by characters."""
 MAX_WORDS = 20_000
 """The maximum number of words to compare, apart from the common beginning and end of both texts."""
 
@@ -33,10 +35,19 @@ def diff_texts(before: str, after: str) -> list[DiffPiece]:
 
     Invisible characters become ``<U+XXXX>``. So do inserted and deleted line feeds.
     """
-    return [
-        DiffPiece(operation, _make_visible(operation, text))
-        for operation, text in _merge_steps(_compute_edit_steps(before, after))
-    ]
+    return [DiffPiece(operation, _make_visible(operation, text)) for operation, text in diff_words(before, after)]
+
+
+def diff_words(before: str, after: str) -> list[DiffPiece]:
+    """Split two texts into equal, deleted and inserted pieces of whole words, with the original characters."""
+    return list(_merge_steps(_compute_edit_steps(_WORD.findall(before), _WORD.findall(after))))
+
+
+def diff_characters(before: str, after: str) -> list[DiffPiece]:
+    """Like `diff_words`, but by characters. Longer texts than ``MAX_CHARACTERS`` are not compared."""
+    if max(len(before), len(after)) > MAX_CHARACTERS:
+        return [DiffPiece("delete", before), DiffPiece("insert", after)]
+    return list(_merge_steps(_compute_edit_steps(list(before), list(after))))
 
 
 def omit_common_text(before: str, after: str, max_length: int) -> tuple[str, str]:
@@ -104,8 +115,7 @@ def _join_texts(
             texts.clear()
 
 
-def _compute_edit_steps(before: str, after: str) -> Iterator[DiffPiece]:
-    old, new = _WORD.findall(before), _WORD.findall(after)
+def _compute_edit_steps(old: list[str], new: list[str]) -> Iterator[DiffPiece]:
     # 1. Find the common beginning and end.
     start = _common_prefix_length(old, new)
     end = min(_common_prefix_length(old[::-1], new[::-1]), len(old) - start, len(new) - start)

@@ -28,3 +28,9 @@ CREATE TABLE readmes (
     path TEXT NOT NULL,
     body BYTEA NOT NULL
 );
+
+-- Indexes for lookups by CID, and for the entry that published a version.
+CREATE INDEX versions_by_root ON versions (root_cid);
+CREATE INDEX versions_by_descriptor ON versions (descriptor_cid);
+CREATE INDEX versions_by_archive ON versions (archive_cid);
+CREATE INDEX versions_by_surface ON versions (surface_cid);
