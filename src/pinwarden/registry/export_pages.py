@@ -10,7 +10,7 @@ from pathlib import Path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.pages.compare_page import build_compare_page
 from pinwarden.registry.pages.page_request import PageRequest
-from pinwarden.registry.pages.site import Page, find_page, render, render_error
+from pinwarden.registry.pages.site import RenderedPage, find_page, render, render_error
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import publications, publishers
 from pinwarden.registry.version_pair import PERMANENT_FAILURES, compare_pair, find_pair
@@ -70,7 +70,7 @@ def _list_versions(registry: Registry, tool: str) -> list[str]:
         return [version for version, _ in publications.list_releases(transaction, tool)]
 
 
-def _build_comparison(registry: Registry, request: PageRequest, versions: tuple[str, str, str]) -> Page:
+def _build_comparison(registry: Registry, request: PageRequest, versions: tuple[str, str, str]) -> RenderedPage:
     tool, before, after = versions
     try:
         compared = compare_pair(registry, find_pair(registry, tool, before, after))

@@ -35,7 +35,7 @@ HOSTILE_README = f"""# Title {SCRIPT}
 
 \u202eoverride and zero\u200bwidth and nul\x00byte
 
-{LONG_WORD[:50_000]}
+{LONG_WORD[:5_000]}
 """
 HONEST_README = """# Notes
 

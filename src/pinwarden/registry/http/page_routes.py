@@ -17,7 +17,7 @@ from pinwarden.registry.http.routes import choose_status_code, find_base_url, re
 from pinwarden.registry.names import check_tool, check_version
 from pinwarden.registry.pages.compare_page import build_compare_page
 from pinwarden.registry.pages.page_request import PageRequest
-from pinwarden.registry.pages.site import COMPARISON_PATH, Page, find_page, has_page_path, render, render_error
+from pinwarden.registry.pages.site import COMPARISON_PATH, RenderedPage, find_page, has_page_path, render, render_error
 from pinwarden.registry.registry import Registry
 from pinwarden.web.pages import ASSETS, PAGE_HEADERS
 
@@ -58,14 +58,14 @@ class PageRoutes:
             return _build_response(page, status, "no-store")
         return _build_response(page, 200, "public, max-age=3600" if page_request.path in ASSETS else "no-cache")
 
-    async def _find_page(self, request: PageRequest, client: str) -> Page | None:
+    async def _find_page(self, request: PageRequest, client: str) -> RenderedPage | None:
         compared = COMPARISON_PATH.fullmatch(request.path)
         if compared is None:
-            page: Page | None = await self._run_read(find_page, self._registry, request)
+            page: RenderedPage | None = await self._run_read(find_page, self._registry, request)
             return page
         tool, before, after = compared.groups()
         members = await self._comparisons.compare(tool, before, after, client)
-        rendered: Page = await self._run_read(
+        rendered: RenderedPage = await self._run_read(
             _render_comparison, self._registry, request, (tool, before, after), members
         )
         return rendered
@@ -73,7 +73,7 @@ class PageRoutes:
 
 def _render_comparison(
     registry: Registry, request: PageRequest, versions: Sequence[str], members: Mapping[str, bytes]
-) -> Page:
+) -> RenderedPage:
     compared = {name: json.loads(value) for name, value in members.items()}
     return render(registry, request, build_compare_page(versions, compared))
 
@@ -89,6 +89,6 @@ def _find_redirect(request: PageRequest) -> str | None:
     return None
 
 
-def _build_response(page: Page, status: int, cache: str) -> Response:
+def _build_response(page: RenderedPage, status: int, cache: str) -> Response:
     headers = {**PAGE_HEADERS, "cache-control": cache}
     return Response(page.body, status_code=status, media_type=page.media_type, headers=headers)

@@ -21,23 +21,23 @@ _INDEX = r"([0-9]{1,15})"
 _pages = Pages(Path(__file__).parent / "templates")
 
 
-class Page(Record):
+class RenderedPage(Record):
     """A page, feed or asset."""
 
     body: bytes
     media_type: str = HTML
 
 
-def find_page(registry: Registry, request: PageRequest) -> Page | None:
+def find_page(registry: Registry, request: PageRequest) -> RenderedPage | None:
     """Return the page at a path; None if there is none."""
     with registry.database.transaction() as transaction:
         return find_page_in(registry, transaction, request)
 
 
-def find_page_in(registry: Registry, transaction: Transaction, request: PageRequest) -> Page | None:
+def find_page_in(registry: Registry, transaction: Transaction, request: PageRequest) -> RenderedPage | None:
     """Return the page at a path, read in a given transaction; None if there is none."""
     if request.path in ASSETS:
-        return Page(body=read_asset(request.path), media_type=ASSETS[request.path])
+        return RenderedPage(body=read_asset(request.path), media_type=ASSETS[request.path])
     for pattern, build in _ROUTES:
         match = pattern.fullmatch(request.path)
         if match is not None:
@@ -51,7 +51,7 @@ def has_page_path(path: str) -> bool:
     return COMPARISON_PATH.fullmatch(path) is not None or any(pattern.fullmatch(path) for pattern, _ in _ROUTES)
 
 
-def render(registry: Registry, request: PageRequest, content: PageContent) -> Page:
+def render(registry: Registry, request: PageRequest, content: PageContent) -> RenderedPage:
     """Render a page."""
     now = None if request.is_static else registry.now()
     context = {
@@ -62,10 +62,10 @@ def render(registry: Registry, request: PageRequest, content: PageContent) -> Pa
         **content.values,
     }
     body = _pages.render(content.template, request.path, context, is_static=request.is_static)
-    return Page(body=body, media_type=content.media_type)
+    return RenderedPage(body=body, media_type=content.media_type)
 
 
-def render_error(registry: Registry, request: PageRequest, err: PinwardenError, status: int) -> Page:
+def render_error(registry: Registry, request: PageRequest, err: PinwardenError, status: int) -> RenderedPage:
     """Render the page about an error. It reads no database."""
     values = {"status": status, "code": err.code, "message": describe_error(err, status), "hint": err.hint}
     return render(registry, request, PageContent(template="error.html", values=values))
