@@ -20,10 +20,9 @@ demo: $(VENV)/.base
 	@echo "==> demo"
 	@PATH="$(CURDIR)/$(RUN):$$PATH" tools/demo.sh
 
-# Downloads wait and mypy computes, so they go side by side.
+# Downloads and tests wait and mypy computes, so they go side by side.
 test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint packages
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory -j 3 --output-sync=line lint unit
 
 lint: $(VENV)/.dev
 	@echo "==> ruff"

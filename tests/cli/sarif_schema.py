@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from jsonschema import Draft4Validator
+from typing import TYPE_CHECKING, Any
 
 from tests.support.needs import missing
+
+if TYPE_CHECKING:
+    from jsonschema import Draft4Validator
 
 _FILE = Path(__file__).parents[1] / "npm/node_modules/@microsoft/jest-sarif/lib/schemas/sarif-2.1.0-rtm.5.json"
 
@@ -21,6 +22,8 @@ def sarif_problems(log: Any) -> list[str]:
 
 @cache
 def _validator() -> Draft4Validator:
+    from jsonschema import Draft4Validator
+
     if not _FILE.is_file():
         missing("the schema of SARIF", "tools/npm-packages.sh")
     return Draft4Validator(json.loads(_FILE.read_text(encoding="utf-8")))

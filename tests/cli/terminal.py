@@ -14,6 +14,8 @@ import termios
 import time
 from pathlib import Path
 
+from tests.cli import zygote
+
 _READY = "ready" + "-to-type"
 _END = "end" + "-of-line"
 _QUESTION_END = re.compile(r"\[q\]uit( \(Enter = \w+\))?: $")
@@ -72,21 +74,28 @@ class AtTerminal:
         env: dict[str, str],
         seconds: float = 60,
         columns: int = 80,
-        program: str = "from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))",
+        program: str = "",
     ) -> None:
+        """Start ``pinwarden`` with these arguments, or ``program``, which is Python code."""
         self._controller, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        # Only the terminal that controls a session turns the key into a signal.
-        code = f"import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {program}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            cwd=cwd,
-            env=env,
-            start_new_session=True,
-        )
+        self._process: subprocess.Popen[bytes] | zygote.Process
+        if not program and zygote.can_run(env):
+            streams = (terminal, terminal, terminal)
+            self._process = zygote.Process(arguments, cwd, env, streams, controls_terminal=True)
+        else:
+            program = program or "from pinwarden.cli.main import main; sys.exit(main(sys.argv[1:]))"
+            # Only the terminal that controls a session turns the key into a signal.
+            code = f"import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {program}"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
         os.close(terminal)
         self._deadline = time.monotonic() + seconds
         self.shown = ""

@@ -1,13 +1,17 @@
-"""The published JSON Schemas, as validators."""
+"""The published JSON Schemas, as validators.
+
+jsonschema is imported when it is used: it compiles grammars for two seconds, in every worker that collects tests.
+"""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference" / "schemas"
 
@@ -19,6 +23,8 @@ def problems(name: str, value: Any, *, closed: bool = False) -> list[str]:
 
 @cache
 def _validator(name: str, closed: bool) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
     schema = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
     return Draft202012Validator(
         _closed(schema) if closed else schema, format_checker=Draft202012Validator.FORMAT_CHECKER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from mcp.shared.exceptions import MCPError
 from pydantic import FileUrl
 
 ODD = 'hé "quoted" \\ \u2028 \U0001f600 </script>'
-HOSTS = ("login.example.com", "modelcontextprotocol.io")
-"""Hosts of the URLs to which the servers send the user."""
 
 
 class RecordingUser:
@@ -285,3 +283,13 @@ async def use_fastmcp_server(client: Client, user: RecordingUser, size: int) -> 
         await client.read_resource(uri)
     with pytest.raises(MCPError):
         await client.get_prompt("explain", {})
+
+
+SCENARIOS: dict[str, Callable[[Client, RecordingUser, int], Coroutine[Any, Any, None]]] = {
+    "everything": use_everything_server,
+    "filesystem": use_filesystem_server,
+    "full": use_full_server,
+    "git": use_git_server,
+    "fastmcp": use_fastmcp_server,
+}
+"""The scenario for each server."""

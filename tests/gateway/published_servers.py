@@ -25,6 +25,8 @@ INSPECTOR = ROOT / "tests/inspector/node_modules/@modelcontextprotocol/inspector
 OLD_PYTHON = ROOT / ".venv-old-client/bin/python"
 SERVERS = Path(__file__).parent.parent / "servers"
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
+HOSTS = ("login.example.com", "modelcontextprotocol.io")
+"""Hosts of the URLs to which the servers send the user."""
 OWN = "pinwarden/"
 """Prefix of the ids of the gateway's own requests."""
 

@@ -2,7 +2,8 @@
 
 The official client uses all of MCP with published servers of both protocol eras (`tests.gateway.client_scenarios`).
 Taps on both sides of the gateway record the traffic; the recordings must be equal except for the documented rewrites.
-Scenarios with 50 MB in which the client itself is too slow are part of ``make soak``.
+Scenarios with 50 MB in which the client itself is too slow are part of ``make soak``. The official client is imported
+when it is used: that takes a second, in every worker that collects tests.
 """
 
 from __future__ import annotations
@@ -14,34 +15,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx2
 import pytest
-from mcp.client.stdio import StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 
 from pinwarden.lock.gateway_policy import GatewayPolicy
 from tests.gateway import merged_rewrites
-from tests.gateway.client_scenarios import (
-    HOSTS,
-    RecordingUser,
-    use_everything_server,
-    use_fastmcp_server,
-    use_filesystem_server,
-    use_full_server,
-    use_git_server,
-    use_merged_servers,
-    use_tasks,
-)
 from tests.gateway.http_gateway import TOKEN, RawClient, UpstreamServer, gateway, guard
 from tests.gateway.http_tap import http_tap
-from tests.gateway.published_servers import CLIENTS, MODULES, SERVERS, lines, published_servers, tapped
+from tests.gateway.published_servers import CLIENTS, HOSTS, MODULES, SERVERS, lines, published_servers, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
     Expected,
@@ -75,18 +62,9 @@ class Case:
     """A server, the client's scenario, and the rewrites that it causes."""
 
     def __init__(self, server: str, size: int, rewrites: frozenset[str]) -> None:
-        scenarios: dict[str, Callable[[Any, RecordingUser, int], Coroutine[Any, Any, None]]]
-        scenarios = {
-            "everything": use_everything_server,
-            "filesystem": use_filesystem_server,
-            "full": use_full_server,
-            "git": use_git_server,
-            "fastmcp": use_fastmcp_server,
-        }
         self.server = server
         self.size = size
         self.rewrites = rewrites
-        self._scenario = scenarios[server]
         self.mode = "legacy" if server == "everything" else "auto"
 
     def command(self, transport: str = "stdio", folder: str = "") -> list[str]:
@@ -105,9 +83,11 @@ class Case:
 
     async def visit(self, place: Any, settled: Callable[[], T], folder: Path = Path()) -> T:
         """Run the scenario, wait until all messages have arrived, and return both sides."""
+        from tests.gateway.client_scenarios import SCENARIOS, RecordingUser
+
         user = RecordingUser(folder)
         async with user.client(place, self.mode) as client:
-            await self._scenario(client, user, self.size)
+            await SCENARIOS[self.server](client, user, self.size)
             return await asyncio.to_thread(settled)
 
 
@@ -162,6 +142,8 @@ def _other(frame: bytes) -> bytes:
     ],
 )
 def test_stdio_relays_the_same_bytes_in_the_same_order(tmp_path: Path, case: Case) -> None:
+    from mcp.client.stdio import StdioServerParameters
+
     hosts = ", ".join(f'"{host}"' for host in HOSTS)
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nurl-hosts = [{hosts}]\n")
     folder = str(tmp_path) if case.server in ("filesystem", "git") else ""
@@ -272,6 +254,8 @@ def test_stdio_relays_a_result_of_fifty_megabytes_unchanged(tmp_path: Path) -> N
 
 
 def test_http_relays_tasks_byte_for_byte() -> None:
+    from tests.gateway.client_scenarios import use_tasks
+
     case = Case("everything", 0, OWN)
     with _served(case) as port, http_tap(port) as far:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
@@ -343,6 +327,9 @@ def _judge_over_http(server: Side, client: Side, *, hanging_up: bool = False) ->
 
 
 def _scenario_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]], *, hanging_up: bool) -> None:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
     judge = partial(_judge_over_http, hanging_up=hanging_up)
 
     async def go() -> tuple[Side, Side]:
@@ -370,6 +357,11 @@ MERGED = frozenset({"own-requests", "shared-ids", "merged-names", "merged-lists"
 def test_the_merged_endpoint_rewrites_only_what_is_documented(
     tmp_path: Path, mode: str, rewrites: frozenset[str]
 ) -> None:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    from tests.gateway.client_scenarios import RecordingUser, use_merged_servers
+
     names = ("everything", "full")
     servers = {
         name: UpstreamServer(guard(name, policy=POLICY), command=tapped(tmp_path / name, Case(name, 0, OWN).command()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.cli import zygote
 from tests.cli.run import pinwarden
 from tests.conformance.sequences import Play, perform, play_of, sequences
 from tests.servers import turning
@@ -69,17 +69,10 @@ def gateway(
 ) -> Iterator[tuple[Client, Path]]:
     """Start a gateway for a command, and return a client of it; the file gets its stderr."""
     said = folder / "stderr"
+    words = ("run", "--project", ".", *options, "--", *command)
+    environment = {**os.environ, "PINWARDEN_STATE": str(folder / "state")}
     with said.open("ab") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pinwarden", "run", "--project", ".", *options, "--", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            cwd=folder,
-            env={**os.environ, "PINWARDEN_STATE": str(folder / "state")},
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
+        process = zygote.PipedProcess(words, folder, environment, stderr.fileno())
     try:
         client = Client(process.stdin, process.stdout)
         if handshake:

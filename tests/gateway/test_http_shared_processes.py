@@ -32,7 +32,7 @@ from tests.gateway.http_gateway import (
     stateless_request,
 )
 from tests.gateway.test_gateway_command import Project, running
-from tests.servers import sdk_server, stateless_witness
+from tests.servers import stateless_witness
 from tests.support.waiting import poll
 
 TOKENS = [f"pwt_client-{number}" for number in range(6)]
@@ -351,7 +351,7 @@ def test_calls_of_one_client_that_fill_a_shared_process_leave_capacity_for_other
 
 
 def test_a_server_of_the_official_sdk_serves_all_clients_from_one_process() -> None:
-    with serving([sys.executable, str(Path(sdk_server.__file__)), "stdio"]) as scene:
+    with serving([sys.executable, str(Path(stateless_witness.__file__).with_name("sdk_server.py")), "stdio"]) as scene:
         answers = in_parallel(scene, "weather", city="Oslo")
         assert [answer[-1]["id"] for answer in answers] == [7] * len(TOKENS)
         assert {answer[-1]["result"]["content"][0]["text"] for answer in answers} == {"fine in Oslo, 20 C"}

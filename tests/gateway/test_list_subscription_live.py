@@ -29,10 +29,9 @@ from tests.gateway.http_gateway import (
 from tests.gateway.http_gateway import gateway as http_gateway
 from tests.gateway.session_harness import SEARCH, approved_surface
 from tests.gateway.test_drift_sequences_stdio import gateway
-from tests.servers import sdk_turning
 from tests.servers.turning_http import turning_http
 
-SERVER = [sys.executable, str(Path(sdk_turning.__file__))]
+SERVER = [sys.executable, str(Path(__file__).parents[1] / "servers" / "sdk_turning.py")]
 SECONDS = 60  # far less than the relist interval
 SELDOM = 3600
 ABOUT = {

@@ -6,9 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sigstore._internal.merkle import verify_merkle_inclusion
-from sigstore._internal.rekor.checkpoint import SignedCheckpoint
-from sigstore.errors import VerificationError
 
 from pinwarden.core.signed_note import TlogProof
 from tests.registry.world import World, bundle
@@ -16,6 +13,8 @@ from tests.registry.world import World, bundle
 
 def entry_of(world: World, channel: str) -> tuple[Any, str]:
     """A pointer's event and its proof as sigstore holds an entry of a log, and the checkpoint under it."""
+    from sigstore._internal.rekor.checkpoint import SignedCheckpoint
+
     files = world.files
     proof = TlogProof.parse(files.get(f"pointers/acme.notes/{channel}.tlog-proof"))
     checkpoint = SignedCheckpoint.from_text(bytes(proof.checkpoint).decode()).checkpoint
@@ -32,6 +31,9 @@ def entry_of(world: World, channel: str) -> tuple[Any, str]:
 
 
 def test_sigstore_verifies_the_proofs_of_every_pointer_and_refuses_changed_ones(world: World) -> None:
+    from sigstore._internal.merkle import verify_merkle_inclusion
+    from sigstore.errors import VerificationError
+
     for patch in range(7):
         world.publish(bundle(version=f"1.0.{patch}"), channel=f"c{patch}")
     for patch in range(7):

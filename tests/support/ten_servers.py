@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,8 @@ def _remote_server() -> Iterator[str]:
         server.stdout.close()
 
 
+@cache
 def _ask(*command: str) -> str:
+    """What a program prints. Starting npm takes longer than most commands of Pinwarden."""
     program = shutil.which(command[0]) or str(Path(sys.executable).parent / command[0])
     return subprocess.run([program, *command[1:]], capture_output=True, text=True, check=True).stdout.strip()
