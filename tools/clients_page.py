@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.clients.documents import detect_format
+from pinwarden.clients.skill_folders import SKILL_FOLDERS
 from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, Client, ConfigLocation, get_client
 
 _SCOPES = {"project": "project", "global": "user", "local": "user, for one project"}
@@ -25,6 +26,7 @@ def clients_page() -> str:
         "A folder in braces is the value of a variable, or else:\n\n"
         f"| folder | variable | Linux | macOS | Windows |\n|---|---|---|---|---|\n{_folder_rows()}\n\n"
         + "\n".join(map(_client_section, clients))
+        + _skill_folders()
     )
 
 
@@ -83,3 +85,22 @@ def _folder_rows() -> str:
 
 def _anchor(client: Client) -> str:
     return get_client(client.id).title.lower().replace(" ", "-")
+
+
+def _skill_folders() -> str:
+    """Return the section with the folders in which clients look for skills."""
+    winners = {"user": "the user's", "project": "the project's", "all": "both", "unknown": "not documented"}
+    rows = [
+        f"| {get_client(client).title} | {_code(folders.project)} | {_code(folders.user)} | {winners[folders.winner]} |"
+        for client, folders in SKILL_FOLDERS.items()
+    ]
+    head = (
+        "\n## Skill folders\n\nWhere clients look for `SKILL.md` folders, and whose skill a client uses if two have "
+        "the same name.\n\n"
+        "| client | project | user | same name |\n|---|---|---|---|\n"
+    )
+    return head + "\n".join(rows) + "\n"
+
+
+def _code(folders: tuple[str, ...]) -> str:
+    return ", ".join(f"`{folder.replace('{home}', '~')}`" for folder in folders)

@@ -45,7 +45,10 @@ def lock_definitions() -> dict[str, Schema]:
         "trust": _trust(),
         "manifest": manifest(),
         "record": _record(),
-        "seal": members({"format": {"const": lockfile.SEAL_FORMAT}, "entries": mapping(SRI), "integrity": SRI}),
+        "seal": members(
+            {"format": {"const": lockfile.SEAL_FORMAT}, "entries": mapping(SRI), "integrity": SRI},
+            {"skills": members({"path": FULL_TEXT, "digest": SHA256})},
+        ),
         "digest": any_digest(),
     }
 

@@ -31,6 +31,8 @@ from pinwarden.project.newer_releases import UPDATE_KINDS
 from pinwarden.project.pin import PIN_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
 from pinwarden.project.undo_report import UNDO_KINDS
+from pinwarden.skills.skill_drift import SKILL_KINDS
+from pinwarden.skills.skill_scan import MESSAGES as SKILL_MESSAGES
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES
@@ -49,6 +51,16 @@ def text_kinds() -> FindingKinds:
         for advisory in (*named, toolpin.build_duplicate_name_advisory(2), toolpin.build_cross_tool_advisory("NAME"))
     ]
     return {kind.kind: kind for kind in (*ours, *theirs)}
+
+
+def skill_text_kinds() -> FindingKinds:
+    """List the codes that only the scan of skills reports."""
+    codes = SKILL_MESSAGES.keys() - MESSAGES.keys()
+    return {
+        code: FindingKind(kind=code, severity="warning", reason=f"It {message}.")
+        for code, message in SKILL_MESSAGES.items()
+        if code in codes
+    }
 
 
 def _problems() -> FindingKinds:
@@ -96,6 +108,11 @@ SECTIONS = (
         heading="Risky settings, and this machine",
         commands="`init`, `ci`, `doctor`",
         tables=(FINDING_KINDS, LOCKING_KINDS, PROGRAM_KINDS),
+    ),
+    Section(
+        heading="Skills, compared with the lock",
+        commands="`init`, `approve`, `ci`",
+        tables=(SKILL_KINDS, skill_text_kinds()),
     ),
     Section(heading="Plaintext secrets", commands="`secrets audit`", tables=(SECRET_KINDS,)),
     Section(

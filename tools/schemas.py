@@ -89,6 +89,7 @@ def policy_schema() -> Schema:
         "release-age": age,
         "sandbox": array(sandbox),
         "mcpb": array(mcpb),
+        "skills": {"const": "locked"},
         "gateway": {"type": "object"},
         "require": members({}, dict.fromkeys(policy._REQUIRE_KEYS, TRUTH), minProperties=1, additionalProperties=False),
     }

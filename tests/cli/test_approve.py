@@ -96,7 +96,7 @@ class TestNewServers:
         assert (code, set(folder.reasons())) == (1, {"files:claude", "files:cursor"})
         code, _ = folder.answer("y", "approve", command=("approve", "--all"))
         assert code == 0
-        assert folder.run("approve", "--all").out == "nothing to approve: every server is approved\n"
+        assert folder.run("approve", "--all").out == "nothing to approve: everything is approved\n"
 
     def test_a_server_that_may_not_be_started_can_be_locked_without_its_tools(self, folder: Folder) -> None:
         code, shown = folder.answer("no", "yes", command=("approve", "notes"))

@@ -75,17 +75,24 @@ def init() -> Schema:
         }
     )
     file = exactly({"client": CLIENT, "scope": SCOPE, "path": FULL_TEXT})
+    places = array(FULL_TEXT, minItems=1)
+    skill = exactly(
+        {"name": TEXT, "places": places, "clients": array(CLIENT), "digest": or_null(SHA256), "locked": TRUTH}
+    )
     body = exactly(
         {
             "clients": array(CLIENT, minItems=1),
             "files": array(file),
             "servers": array(server),
             "policy": or_null(TEXT),
+            "skills": array(skill),
             "undecided": array(ref("row")),
             "findings": array(finding),
         }
     )
-    description = "The configured servers, the locked servers, the servers that need a decision, and the findings."
+    description = (
+        "The configured servers, the locked servers, the skills on disk, what needs a decision, and the findings."
+    )
     return output("init", body, description, row=report_row())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, TreeFile, audit_tree, hash_file_list, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, audit_tree, write_manifest
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
@@ -16,6 +16,7 @@ from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.core.digest import Cid, Digest, document_cid
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.system.files import find_program, read_file
 
 BUILDER = "bundle/1"

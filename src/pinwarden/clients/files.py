@@ -144,6 +144,11 @@ def list_installation_paths(
     return paths
 
 
+def resolve_folder(path: str, project: Path, home: Path, system: System, env: Mapping[str, str]) -> Path:
+    """Return a path of the tables of clients, which begins with the name of a folder in braces."""
+    return _FolderResolver(project, home, system, env, Path("/")).resolve_path(path)
+
+
 def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
     """Add or replace a server in a client's file and leave everything else unchanged.
 

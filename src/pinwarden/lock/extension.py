@@ -80,7 +80,15 @@ class ClosurePin(Record):
     file_digest: Digest
 
 
-FilePin = SurfacePin | ClosurePin
+class SkillsPin(Record):
+    """The approved skills of a project or user. The pin is in the seal of the lock, not in an entry."""
+
+    path: str
+    """The name of the file next to the lock."""
+    file_digest: Digest
+
+
+FilePin = SurfacePin | ClosurePin | SkillsPin
 """The pin of a file next to the lock."""
 
 

@@ -1,4 +1,4 @@
-"""The lockfile and the folders next to it on disk: approved surfaces, and dependency closures.
+"""The lockfile and what is next to it on disk: approved surfaces, dependency closures, and approved skills.
 
 One writer at a time holds an exclusive lock on a sibling file. Replacing the lockfile commits the other files too:
 
@@ -26,7 +26,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
-from pinwarden.lock.lockfile import Lock, list_file_pins
+from pinwarden.lock.lockfile import Lock, list_pins
 from pinwarden.system.files import read_file, try_lock_file, write_atomically
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
     """
     for _ in range(_MAX_READS):
         lock = read(path)
-        pins = () if lock is None else tuple(pin for _, _, pin in list_file_pins(lock))
+        pins = () if lock is None else tuple(list_pins(lock))
         contents = {pin.path: read_pinned_file(path, pin) for pin in pins}
         if all(_matches_pin(contents[pin.path], pin) for pin in pins):
             break
@@ -128,6 +128,11 @@ def closures_folder_name(path: Path) -> str:
     return f"{path.stem}.closures"
 
 
+def skills_file_name(path: Path) -> str:
+    """Return the file of a lockfile's approved skills: ``mcp-lock.skills.json`` for ``mcp-lock.json``."""
+    return f"{path.stem}.skills.json"
+
+
 def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
     """Read, change and write the lock, as the only writer. Return the new lock.
 
@@ -162,7 +167,7 @@ def replace_bytes(path: Path, before: bytes, after: bytes, files: Mapping[str, b
         if _read_if_exists(path) != before:
             raise PinwardenError("LOCK_BUSY", f"another program changed {path.name}")
         new = lockfile.parse(after)
-        pinned = {pin.path for _, _, pin in list_file_pins(new)}
+        pinned = {pin.path for pin in list_pins(new)}
         _restore(path, after, {name: data for name, data in (files or {}).items() if name in pinned})
         _remove_unpinned(path, lockfile.parse(before), new)
 
@@ -272,15 +277,16 @@ def _finish_earlier_write(path: Path) -> None:
         _refuse_link(folder)
         leftovers += folder.glob(f".*{_PENDING}.*")
         pending += folder.glob(f"*.json{_PENDING}")
+    skills = path.with_name(skills_file_name(path))
+    leftovers += path.parent.glob(f".{escape(skills.name)}*.*")
+    pending += path.parent.glob(f"{escape(skills.name)}{_PENDING}")
     for leftover in leftovers:
         if _TEMPORARY.fullmatch(leftover.name.rpartition(".")[2]):
             _remove(leftover)
     if not pending:
         return
     lock = read(path)
-    pins = (
-        {} if lock is None else {_resolve_path(path, pin.path): pin.file_digest for _, _, pin in list_file_pins(lock)}
-    )
+    pins = {} if lock is None else {_resolve_path(path, pin.path): pin.file_digest for pin in list_pins(lock)}
     for file in pending:
         _refuse_link(file)
         settled = file.with_name(file.name.removesuffix(_PENDING))
@@ -294,8 +300,8 @@ def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
     """Remove files that the old lock pinned and the new one does not."""
     if old is None or old is new:
         return
-    pinned = {pin.path for _, _, pin in list_file_pins(new)}
-    for _, _, pin in list_file_pins(old):
+    pinned = {pin.path for pin in list_pins(new)}
+    for pin in list_pins(old):
         if pin.path not in pinned:
             _remove(_resolve_path(path, pin.path))
 
@@ -315,7 +321,10 @@ def _remove(file: Path) -> None:
 
 
 def _resolve_path(path: Path, relative: str) -> Path:
-    """Return the path of a file next to the lock. Refuses paths outside the folders of surfaces and closures."""
+    """Return the path of a file next to the lock. Refuses paths that are not of skills, surfaces or closures."""
+    if relative == skills_file_name(path):
+        _refuse_link(path.parent / relative)
+        return path.parent / relative
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):

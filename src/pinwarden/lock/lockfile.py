@@ -23,7 +23,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.text import parse_timestamp
+from pinwarden.core.text import lazy_pattern, parse_timestamp
+from pinwarden.core.typed_json import JsonObject
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import (
     EXTENSION,
@@ -37,16 +38,19 @@ from pinwarden.lock.entry import (
     compute_payload_integrity,
     has_expected_key,
     list_uncovered_paths,
+    lock_error,
     raise_invalid,
     remove_approval_time,
     reorder_like_toolpin,
 )
-from pinwarden.lock.extension import ClosurePin, FilePin, SurfacePin, pin_surface, read_extension
+from pinwarden.lock.extension import ClosurePin, FilePin, SkillsPin, SurfacePin, pin_surface, read_extension
 
 FILE_NAME = "mcp-lock.json"
 VERSION = 2
 SEAL_FORMAT = "pinwarden-lock/1"
 _SEAL_MEMBERS = ("format", "entries", "integrity")
+_SKILLS = "skills"
+_SKILLS_PATH = lazy_pattern(r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*\.skills\.json")
 
 
 class Lock(Record):
@@ -210,6 +214,33 @@ def remove_entries(old: Lock, keys: Iterable[str], now: str) -> Lock:
     return seal_lock(lock) if old.is_extended else lock
 
 
+def put_skills_pin(old: Lock | None, pin: SkillsPin | None, now: str) -> Lock:
+    """Return the lock with this pin of the approved skills, or without. If nothing changes, the result *is* ``old``.
+
+    Raises LOCK_TAMPERED if another program edited the lock: sealing the file again would approve the edit.
+    """
+    if old is not None:
+        _refuse_tampered(verify(old), replaced=())
+        if read_skills_pin(old) == pin:
+            return old
+    lock = replace(old, updated_at=now) if old is not None else Lock(generated_at=now, updated_at=now, entries=())
+    members = {member: value for member, value in (lock.seal or {}).items() if member != _SKILLS}
+    if pin is not None:
+        members[_SKILLS] = {"path": pin.path, "digest": str(pin.file_digest)}
+    return seal_lock(replace(lock, seal=members))
+
+
+def read_skills_pin(lock: Lock) -> SkillsPin | None:
+    """Return the pin of the approved skills in the seal; None if it has none. Raises LOCK_INVALID if it is damaged."""
+    if lock.seal is None or _SKILLS not in lock.seal:
+        return None
+    record = JsonObject(lock.seal[_SKILLS], f"/{EXTENSION}/{_SKILLS}", lock_error)
+    return SkillsPin(
+        path=record.string("path", _SKILLS_PATH, kind="a skills file"),
+        file_digest=record.parse_string("digest", Digest.parse),
+    )
+
+
 def _refuse_tampered(problems: Iterable[LockProblem], replaced: Iterable[str]) -> None:
     """Raise LOCK_TAMPERED for problems outside the replaced entries.
 
@@ -284,6 +315,8 @@ PROBLEMS: Mapping[str, str] = {
     "closure_conflict": "two entries pin different dependency closures in one file",
     "closure_missing": "the file with the dependency closure is missing",
     "closure_mismatch": "the file with the dependency closure does not match its pin",
+    "skills_missing": "the file with the approved skills is missing",
+    "skills_mismatch": "the file with the approved skills does not match its pin",
 }
 INFO_CODES: frozenset[str] = frozenset({"timestamps_inconsistent"})
 """Problems that do not prevent the use of a lock. A wrong clock can cause them."""
@@ -317,7 +350,7 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[LockProblem,
     it, for locks that are known to have been written by Pinwarden.
     """
     problems: list[LockProblem] = []
-    if not lock.entries:
+    if not lock.entries and not (lock.seal is not None and _SKILLS in lock.seal):
         problems.append(LockProblem(code="no_entries", path="/servers"))
     seal_holds = _check_seal(lock, problems)
     for entry in lock.entries:
@@ -526,7 +559,7 @@ def _check_file_conflicts(entries: Iterable[Entry]) -> Iterator[LockProblem]:
 # Verify the files next to the lock
 
 
-def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
+def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, SurfacePin | ClosurePin]]:
     """Yield the pinned files next to the lock, each as entry, member name (``surface`` or ``closure``) and pin."""
     for entry in lock.entries:
         extension = read_extension(entry)
@@ -534,6 +567,14 @@ def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
             yield entry, "surface", extension.surface
         if extension is not None and extension.closure is not None:
             yield entry, "closure", extension.closure
+
+
+def list_pins(lock: Lock) -> Iterator[FilePin]:
+    """Yield the pins of all files next to the lock: approved surfaces, dependency closures, and the approved skills."""
+    yield from (pin for _, _, pin in list_file_pins(lock))
+    skills = read_skills_pin(lock)
+    if skills is not None:
+        yield skills
 
 
 def verify_files(lock: Lock, files: Mapping[str, bytes], *, parse: bool = True) -> tuple[LockProblem, ...]:
@@ -553,10 +594,14 @@ def verify_files(lock: Lock, files: Mapping[str, bytes], *, parse: bool = True) 
             path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
             detail = detail or pin.path
             problems.append(LockProblem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
+    skills = read_skills_pin(lock)
+    if skills is not None and (skills.path not in files or Digest.of_bytes(files[skills.path]) != skills.file_digest):
+        code = "skills_mismatch" if skills.path in files else "skills_missing"
+        problems.append(LockProblem(code=code, path=f"/{EXTENSION}/{_SKILLS}", detail=skills.path))
     return tuple(problems)
 
 
-def _compare_with_pin(pin: FilePin, data: bytes, *, parse: bool) -> str:
+def _compare_with_pin(pin: SurfacePin | ClosurePin, data: bytes, *, parse: bool) -> str:
     if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} does not have the pinned digest"
     if not parse:

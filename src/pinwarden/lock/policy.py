@@ -199,6 +199,8 @@ class Policy(Record):
     require_bundle_hashes: bool
     deny_remotes: bool
     deny_secrets: bool
+    requires_locked_skills: bool
+    """Whether ``ci`` fails if a skill on disk is not locked, even if no skill ever was."""
     waivers: tuple[Waiver, ...]
     sandbox_rules: tuple[SandboxRule, ...]
     """The first rule that matches a server applies."""
@@ -248,9 +250,10 @@ _KEYS = (
         "sandbox",
         "mcpb",
         "gateway",
+        "skills",
     ),
 )
-_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers"}
+_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers", "skills"}
 EVIDENCE_CODES = (
     "package_pin",
     "digest_present",
@@ -352,6 +355,7 @@ def policy_from_table(value: Any) -> Policy:
         require_bundle_hashes=require.flag("bundle-hashes"),
         deny_remotes=require.flag("no-remotes"),
         deny_secrets=require.flag("no-secrets"),
+        requires_locked_skills=_parse_skills(table),
         waivers=tuple(map(_parse_waiver, table.objects("waivers", default=[]))),
         sandbox_rules=tuple(map(_parse_sandbox_rule, table.objects("sandbox", default=[]))),
         mcpb_rules=tuple(map(_parse_mcpb_rule, table.objects("mcpb", default=[]))),
@@ -361,6 +365,12 @@ def policy_from_table(value: Any) -> Policy:
     if not _has_rules(policy) and "exact-releases" not in require:
         raise policy_error("policy", "has no rule, so it would allow everything")
     return policy
+
+
+def _parse_skills(table: PolicyTable) -> bool:
+    if table.value.get("skills", "locked") != "locked":
+        table.fail("skills", 'is not "locked"')
+    return "skills" in table.value
 
 
 def _parse_allow_deny_list(table: PolicyTable | None) -> AllowDenyList:
@@ -448,7 +458,7 @@ def _has_rules(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
     required = (policy.require_exact_releases, policy.require_pinned_images, policy.require_bundle_hashes)
-    switches = (*required, policy.deny_remotes, policy.deny_secrets)
+    switches = (*required, policy.deny_remotes, policy.deny_secrets, policy.requires_locked_skills)
     return (
         any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
         or bool(policy.minimum_tier)

@@ -352,7 +352,7 @@ def combine_approval_reports(reports: Sequence[Report]) -> Report:
     return Report(
         command="approve",
         subject=", ".join(report.subject for report in reports),
-        summary=summary if reports else "nothing to approve: every server is approved",
+        summary=summary if reports else "nothing to approve: everything is approved",
         exit_code=exit_code,
         facts={"servers": [{"name": report.subject, **report.facts} for report in reports]},
         rows=tuple(row for report in reports for row in report.rows),

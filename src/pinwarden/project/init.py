@@ -7,7 +7,7 @@ members are replaced by placeholders: the lock pins which variables a server rec
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -70,11 +70,11 @@ def discover_servers(project: Project, accepted: AcceptedServers) -> Discovery:
     return Discovery(project=project, files=files, lock=lock, approved=approved, servers=servers)
 
 
-def refuse_unknown_names(accepted: AcceptedServers, discoveries: Sequence[Discovery]) -> None:
-    """Raise if a server that the user accepts by name is configured in none of the scopes."""
+def refuse_unknown_names(accepted: AcceptedServers, discoveries: Sequence[Discovery], skills: Set[str]) -> None:
+    """Raise if a name that the user accepts is neither one of ``skills`` nor a server configured in some scope."""
     servers = [server for discovery in discoveries for server in discovery.servers]
     for name in accepted.names:
-        if not any(name in (server.server.name, server.key) for server in servers):
+        if name not in skills and not any(name in (server.server.name, server.key) for server in servers):
             raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
 
 

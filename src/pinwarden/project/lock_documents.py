@@ -11,7 +11,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, build_entry_key, find_client
-from pinwarden.lock.lockfile import PROBLEMS, Lock, LockProblem, list_file_pins, select_critical, verify, verify_files
+from pinwarden.lock.lockfile import PROBLEMS, Lock, LockProblem, list_pins, select_critical, verify, verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def read_lock(path: Path, *, parse_files: bool = True) -> LockDocument:
     with lock_store.add_path_to_errors(path):
         lock = lockfile.parse(data)
     files: dict[str, bytes] = {}
-    if any(True for _ in list_file_pins(lock)):
+    if any(True for _ in list_pins(lock)):
         _, files = lock_store.read_with_files(path)
     problems = (*verify(lock), *verify_files(lock, files, parse=parse_files))
     return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)

@@ -41,6 +41,9 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     if first.code in CONFIG_KINDS:
         names = list(dict.fromkeys(row.name for row in failing if row.code in CONFIG_KINDS and row.name))
         return f"pinwarden approve {quote_name(names[0])}" if len(names) == 1 else APPROVE_ALL
+    if first.entity == "skill":
+        names = list(dict.fromkeys(row.name for row in failing if row.entity == "skill" and row.name))
+        return " ".join(["pinwarden approve", *map(quote_name, names[:_MAX_NAMES])]) if names else "pinwarden doctor"
     if first.entity == "policy":
         return "pinwarden policy check"
     server = _find_server(first, servers)

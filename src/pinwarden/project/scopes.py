@@ -133,7 +133,13 @@ def describe_own_lock(project: Project) -> str:
 
 
 def _is_used(project: Project) -> bool:
-    return project.lock.exists() or bool(project.find_configs())
+    return project.lock.exists() or bool(project.find_configs()) or _has_skills(project)
+
+
+def _has_skills(project: Project) -> bool:
+    from pinwarden.project.skills import has_skills
+
+    return has_skills(project)
 
 
 def _is_owned(folder: Path) -> bool:

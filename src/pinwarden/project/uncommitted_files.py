@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.lock_store import closures_folder_name, surfaces_folder_name
+from pinwarden.lock.lock_store import closures_folder_name, skills_file_name, surfaces_folder_name
 from pinwarden.project.project import TOOLPIN_POLICY
 from pinwarden.system.repository import find_repository_root, run_git
 
@@ -39,6 +39,7 @@ def find_uncommitted_files(project: Project, others: Sequence[Path] = ()) -> tup
 def _list_files(project: Project) -> Iterator[Path]:
     lock = project.lock
     yield from (lock, lock.with_name(surfaces_folder_name(lock)), lock.with_name(closures_folder_name(lock)))
+    yield lock.with_name(skills_file_name(lock))
     yield from (project.policy_file, project.root / TOOLPIN_POLICY)
     yield from (Path(file.path) for file in project.find_configs() if file.servers)
 

@@ -17,7 +17,7 @@ from pinwarden.artifacts.archives.mcpb_archive import (
 )
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, audit_tree, hash_file_list, write_file, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, audit_tree, write_file, write_manifest
 from pinwarden.artifacts.mcpb_manifest import (
     LIMITS,
     MANIFEST_NAME,
@@ -29,6 +29,7 @@ from pinwarden.artifacts.mcpb_manifest import (
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.file_list import hash_file_list
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
 

@@ -18,10 +18,8 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_OUTPUT,
     TREE,
-    TreeFile,
     audit_tree,
     compute_build_output_digest,
-    hash_file_list,
     hash_tree,
     make_build_output_anchor,
     write_file,
@@ -29,6 +27,7 @@ from pinwarden.artifacts.environments.tree import (
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import open_regular, read_file

@@ -18,10 +18,8 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import (
     BUILD_OUTPUT,
     TREE,
-    TreeFile,
     audit_tree,
     compute_build_output_digest,
-    hash_file_list,
     hash_tree,
     make_build_output_anchor,
     write_file,
@@ -30,6 +28,7 @@ from pinwarden.artifacts.environments.tree import (
 from pinwarden.artifacts.python_package import ChosenWheel, choose_wheels
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.core.record import Record
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock.closure import Closure, ClosurePackage

@@ -22,25 +22,13 @@ from pathlib import Path
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.file_list import TreeFile, format_file_list
 
 MANIFEST = "manifest"
 TREE = "tree"
 BUILD_OUTPUT = "build-output"
 NODE_MODULES = "node_modules/"
 _SECTION_MARK = b"# "
-TreeFile = tuple[str, bool, str]
-"""One file: its path, whether it is executable, and its SHA-256 in hex."""
-
-
-def hash_file_list(rows: Iterable[tuple[str, bool, str]]) -> Digest:
-    """Return the tree digest, which covers the path, the executable bit and the SHA-256 of each file."""
-    return Digest(hashlib.sha256(format_file_list(rows)).digest())
-
-
-def format_file_list(rows: Iterable[tuple[str, bool, str]]) -> bytes:
-    """Format a list of files as one line per file, sorted by path. Tree digests are computed from this text."""
-    lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
-    return "".join(line for _, line in lines).encode("utf-8", "strict")
 
 
 def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> TreeFile:

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from pinwarden.project.approve import Approval
     from pinwarden.project.lock import Approver
     from pinwarden.project.servers_to_approve import ServerToApprove
+    from pinwarden.project.skills_approve import SkillsToApprove
 
 
 def _configure_approve(parser: ArgumentParser) -> None:
-    parser.add_argument("server", nargs="*", help="names of servers in the lock or in a client's file")
-    parser.add_argument("--all", action="store_true", help="every server that is not approved")
+    parser.add_argument("server", nargs="*", help="names of servers in the lock or in a client's file, or of skills")
+    parser.add_argument("--all", action="store_true", help="every server and skill that is not approved")
     parser.add_argument("--client", metavar="CLIENT", help="only the entries for this client")
     parser.add_argument("--full", action="store_true", help="show complete definitions with their schemas")
     parser.add_argument("--yes", action="store_true", help="approve without asking")
@@ -58,10 +59,10 @@ def _configure_approve(parser: ArgumentParser) -> None:
 def approve(args: Namespace) -> int:
     """Review what servers offer, or what changed since you approved them, and record your approval in the lock.
 
-    Servers that a client's file has but the lock does not are locked. A server that several clients have is approved
-    once for all of them. On a terminal you are asked before a server is started and before anything is written. In
-    scripts, add --allow-execute to start servers, and --yes to approve. The exit code is 1 if something stays
-    unapproved.
+    Servers that a client's file has but the lock does not are locked, and so are the skills in the clients' folders. A
+    server that several clients have is approved once for all of them. On a terminal you are asked before a server is
+    started and before anything is written. In scripts, add --allow-execute to start servers, and --yes to approve. The
+    exit code is 1 if something stays unapproved.
 
     Examples:
       pinwarden approve notes
@@ -71,27 +72,32 @@ def approve(args: Namespace) -> int:
     from pinwarden.cli.questions import can_ask
     from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
     from pinwarden.project.servers_to_approve import find_servers_to_approve, refuse_unknown_names
+    from pinwarden.project.skills_approve import find_skills_to_approve
 
     if bool(args.server) == args.all:
         problem = "name servers or give --all, not both" if args.all else "name the servers to approve"
         raise PinwardenError("USAGE", problem, hint="For every server that is not approved: pinwarden approve --all")
     projects = projects_in_scope(args)
-    servers = find_servers_to_approve(projects, args.server, args.client)
+    skills = find_skills_to_approve(projects, args.server)
+    names = [name for name in args.server if name not in skills.names]
+    servers = find_servers_to_approve(projects, names, args.client) if names or args.all else ()
     interactive = not args.yes and args.format == "text" and can_ask()
-    known_elsewhere = _find_blocked_elsewhere(args, servers) if interactive else ()
-    refuse_unknown_names(projects, args.server, (*servers, *known_elsewhere), args.client)
+    known_elsewhere = _find_blocked_elsewhere(args, names, servers) if interactive else ()
+    refuse_unknown_names(projects, names, (*servers, *known_elsewhere), args.client)
     approver = approver_from(args, CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL)
     if interactive:
-        return _approve_with_questions(args, (*servers, *known_elsewhere), approver)
-    return _approve_without_questions(args, servers, approver)
+        return _approve_with_questions(args, (*servers, *known_elsewhere), skills, approver)
+    return _approve_without_questions(args, servers, skills, approver)
 
 
-def _find_blocked_elsewhere(args: Namespace, servers: Sequence[ServerToApprove]) -> tuple[ServerToApprove, ...]:
+def _find_blocked_elsewhere(
+    args: Namespace, names: Sequence[str], servers: Sequence[ServerToApprove]
+) -> tuple[ServerToApprove, ...]:
     """Return the named servers that are neither locked nor configured here, but whose changes a gateway blocked."""
     from pinwarden.gateway.review import find_pending_reviews
     from pinwarden.project.servers_to_approve import ServerToApprove
 
-    missing = [name for name in args.server if not any(name == server.name for server in servers)]
+    missing = [name for name in names if not any(name == server.name for server in servers)]
     if not missing:
         return ()
     with read_database(args) as state:
@@ -100,10 +106,24 @@ def _find_blocked_elsewhere(args: Namespace, servers: Sequence[ServerToApprove])
         )
 
 
-def _approve_with_questions(args: Namespace, servers: Sequence[ServerToApprove], approver: Approver) -> int:
+def _approve_with_questions(
+    args: Namespace, servers: Sequence[ServerToApprove], skills: SkillsToApprove, approver: Approver
+) -> int:
     from pinwarden.cli.approvals import APPROVED, approve_at_terminal
     from pinwarden.cli.questions import QUIT
+    from pinwarden.cli.skill_approvals import approve_skill_at_terminal
 
+    agreed = 0
+    for index, review in enumerate(skills.reviews):
+        sys.stdout.write("\n" if index else "")
+        answer = approve_skill_at_terminal(review, approver)
+        if answer == QUIT:
+            return _print_totals(agreed, len(skills.reviews) + len(servers))
+        agreed += answer == APPROVED
+    for name in sorted(skills.names - {review.name for review in skills.reviews}):
+        sys.stdout.write(f"{name}: nothing to approve, the skill is as approved\n")
+    if skills.names and not servers:
+        return EXIT_CLEAN if agreed == len(skills.reviews) else EXIT_REFUSED
     with read_database(args) as state:
         chosen = [(server, _find_blocked(state, server)) for server in servers]
         if args.all:
@@ -119,12 +139,12 @@ def _approve_with_questions(args: Namespace, servers: Sequence[ServerToApprove],
             if answer == QUIT:
                 break
             approved += answer == APPROVED
-    return _print_totals(approved, len(chosen))
+    return _print_totals(agreed + approved, len(skills.reviews) + len(chosen))
 
 
 def _print_totals(approved: int, asked: int) -> int:
     if asked == 0:
-        sys.stdout.write("nothing to approve: every server is approved\n")
+        sys.stdout.write("nothing to approve: everything is approved\n")
     elif asked > 1:
         left = f", {asked - approved} not approved" if approved < asked else ""
         sys.stdout.write(f"\n{plural(approved, 'server')} approved{left}\n")
@@ -195,17 +215,19 @@ def _settle_reviews(state: GatewayState, server: ServerToApprove, approver: Appr
                 print_notice(f"{server.name}: {plural(count, 'blocked change')} approved with it")
 
 
-def _approve_without_questions(args: Namespace, servers: Sequence[ServerToApprove], approver: Approver) -> int:
+def _approve_without_questions(
+    args: Namespace, servers: Sequence[ServerToApprove], skills: SkillsToApprove, approver: Approver
+) -> int:
     from pinwarden.project.approve import combine_approval_reports
 
     if args.all:
         servers = [server for server in servers if server.needs_approval]
-    reports: list[Report] = []
+    reports = _approve_skills(args, skills, approver)
     for server in servers:
         try:
             report = _approve_one(args, server, approver)
         except PinwardenError as err:
-            if len(servers) == 1:
+            if len(servers) == 1 and not reports:
                 raise
             report = build_failure_report(server.name, err)
             sys.stdout.write(wrap(report.summary) if args.format == "text" else "")
@@ -218,6 +240,29 @@ def _approve_without_questions(args: Namespace, servers: Sequence[ServerToApprov
     if not args.yes and combined.exit_code == EXIT_REFUSED:
         sys.stderr.write(f"nothing was approved; to approve it: {_build_yes_command(args)}\n")
     return combined.exit_code
+
+
+def _approve_skills(args: Namespace, skills: SkillsToApprove, approver: Approver) -> list[Report]:
+    from pinwarden.cli.skill_approvals import render_review
+    from pinwarden.project.skills_approve import approve_skill, build_skill_report, build_unchanged_report
+    from pinwarden.system.clock import now
+
+    reports: list[Report] = []
+    for review in skills.reviews:
+        if args.yes and args.all and review.looks_like_attack:
+            options = [option for option in _list_repeated_options(args) if option != "--all"]
+            hint = format_approve_command([review.name], *options, "--yes", "--approve-warnings")
+            report = build_skill_report(review, hint)
+        else:
+            report = approve_skill(review, approver, now()) if args.yes else build_skill_report(review)
+        if args.format == "text":
+            sys.stdout.write(render_review(review))
+            emit(replace(report, rows=()), "text")
+        reports.append(report)
+    for name in sorted(skills.names - {review.name for review in skills.reviews}):
+        reports.append(build_unchanged_report(name))
+        sys.stdout.write(f"{reports[-1].summary}\n" if args.format == "text" else "")
+    return reports
 
 
 def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -> Report:

@@ -56,6 +56,9 @@ def init(args: Namespace) -> int:
     one by one on a terminal, by name with --accept, or all with --accept-all. A server with a critical finding has to
     be accepted by name.
 
+    The skills in the clients' folders are locked in place, in mcp-lock.skills.json. A skill that looks like an
+    attack has to be approved by name, with pinwarden approve NAME.
+
     Examples:
       pinwarden init
       pinwarden init --allow-execute
@@ -67,6 +70,8 @@ def init(args: Namespace) -> int:
     from pinwarden.project.init import discover_servers, lock_discovered, probe_servers, refuse_unknown_names
     from pinwarden.project.init_decisions import AcceptedServers
     from pinwarden.project.scopes import report_in_scopes
+    from pinwarden.project.skills import review_skills
+    from pinwarden.project.skills_init import SkillsLocking, add_skills, lock_skills_on_disk
     from pinwarden.system.clock import now
 
     approver = approver_from(args)
@@ -78,7 +83,8 @@ def init(args: Namespace) -> int:
     )
     projects = projects_in_scope(args)
     if accepted.names:
-        refuse_unknown_names(accepted, [discover_servers(project, accepted) for project in projects])
+        skills = {review.name for project in projects for review in review_skills(project)}
+        refuse_unknown_names(accepted, [discover_servers(project, accepted) for project in projects], skills)
 
     def init_in(project: Project, _: tuple[str, ...]) -> Report:
         discovery = _decide(discover_servers(project, accepted), args, approver)
@@ -87,7 +93,10 @@ def init(args: Namespace) -> int:
             with Progress("connecting to the servers") as progress:
                 discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.update)
             discovery = _decide(discovery, args, approver)
-        return lock_discovered(discovery, now=now(), approver=approver)
+        report = lock_discovered(discovery, now=now(), approver=approver)
+        if discovery.undecided:
+            return add_skills(report, SkillsLocking(project=project))
+        return add_skills(report, lock_skills_on_disk(project, accepted, approver, now()))
 
     report = report_in_scopes([(project, ()) for project in projects], init_in)
     return emit(replace(report, commit_command=build_commit_command(projects)), args.format)

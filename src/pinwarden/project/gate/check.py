@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.gate.online import ByteCheck
+    from pinwarden.project.gate.skills_check import SkillsCheck
     from pinwarden.project.lock_signatures import SignatureOptions
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.probe.probe import ProbeOptions
@@ -99,6 +100,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     6. The registry, if requested.
     7. The live servers, if requested. None is started if step 1 or 2 fails, nor any that the policy refuses.
     8. Yanked bundles, install scripts that are not approved, and known vulnerabilities.
+    9. The skills, if any are locked or the policy requires it.
 
     Without a lock, only checks whether the project needs a lock or a policy.
     """
@@ -125,10 +127,12 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     live = _check_live_servers(
         project, lock, pinned_files, options, _find_servers_not_to_start(lock, (*integrity, *signed), refused)
     )
+    skills = _check_skills(project, lock, pinned_files, policies)
     rows_by_check = {
         "integrity": [*integrity, *_check_yanked(project, lock)],
         "signature": signed,
         "configs": configs,
+        "skills": skills.rows,
         "policy": refused,
         "registry": registry,
         "bytes": byte_check.rows if byte_check is not None else (),
@@ -137,6 +141,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "live": live,
     }
     checked = build_gate_result(project, lock, config_files, rows_by_check, options=options, policies=policies)
+    checked = replace(checked, skills=skills.count)
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -168,6 +173,14 @@ def _check_yanked(project: Project, lock: Lock) -> list[Row]:
     return list(check_yanked_bundles(project, lock.entries))
 
 
+def _check_skills(
+    project: Project, lock: Lock | None, pinned_files: dict[str, bytes], policies: Policies
+) -> SkillsCheck:
+    from pinwarden.project.gate.skills_check import check_skills
+
+    return check_skills(project, lock, pinned_files, policies)
+
+
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
     """Check a project without a lock. It needs a lock if it configures servers or if an option requires one."""
     configs = project.find_configs()
@@ -181,7 +194,11 @@ def _check_without_lock(project: Project, policies: Policies, options: GateOptio
     return GateResult(
         subject=project.display_path(project.lock),
         unconfigured=not rows,
-        rows_by_check={"integrity": rows, "policy": [*_check_policy_exists(policies, options)]},
+        rows_by_check={
+            "integrity": rows,
+            "skills": _check_skills(project, None, {}, policies).rows,
+            "policy": [*_check_policy_exists(policies, options)],
+        },
         checks_not_done=dict.fromkeys(CHECKS, "none"),
         rule_texts=collect_kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )

@@ -26,7 +26,7 @@ from pinwarden.core.report import (
 from pinwarden.lock.entry import TOOL_HASHES, Entry
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
-from pinwarden.lock.lockfile import PROBLEMS, Lock
+from pinwarden.lock.lockfile import PROBLEMS, Lock, read_skills_pin
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Policies, Project
 
 
-CHECKS = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
+CHECKS = ("integrity", "signature", "configs", "skills", "policy", "registry", "bytes", "scripts", "advisories", "live")
 
 
 class GateResult(Record):
@@ -56,6 +56,8 @@ class GateResult(Record):
     """The names of the locked servers."""
     without_tools: bool = False
     """Whether a locked server has no approved surface, or one for another release."""
+    skills: int = 0
+    """How many approved skills were compared with those on disk."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -239,9 +241,10 @@ def _collect_rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, 
         from pinwarden.clients.drift import CONFIG_KINDS
         from pinwarden.clients.findings import FINDING_KINDS
         from pinwarden.project.configs import FLOATING_KINDS
+        from pinwarden.skills.skill_drift import SKILL_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
-        known = collect_kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS, FLOATING_KINDS)
+        known = collect_kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS, FLOATING_KINDS, SKILL_KINDS)
         texts.update({code: known[code] for code in unexplained & known.keys()})
     return texts
 
@@ -266,6 +269,7 @@ def _list_checks_not_done(lock: Lock, options: GateOptions, policies: Policies) 
     }
     empty = {
         "policy": not policies.has_policy,
+        "skills": read_skills_pin(lock) is None,
         "scripts": not has_closures(lock),
         **{name: count == 0 for name, count in _count_entries(lock, options).items()},
     }
@@ -364,6 +368,9 @@ def _summarize(
     if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
         return "No MCP servers are configured here: nothing to check"
     entries = f"{plural(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
+    skills = sum(checked.skills for checked in projects)
+    if skills:
+        entries = entries.replace(" checked", f" and {plural(skills, 'skill')} checked")
     if len(projects) > 1:
         entries = f"{len(projects)} projects, {entries}"
     if drift:

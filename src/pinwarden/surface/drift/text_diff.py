@@ -57,11 +57,21 @@ def omit_common_text(before: str, after: str, max_length: int) -> tuple[str, str
     """
     if max(len(before), len(after)) <= max_length:
         return before, after
+    shown_before, shown_after = _omit_equal(diff_texts(before, after))
+    return shorten_middle(shown_before, max_length), shorten_middle(shown_after, max_length)
+
+
+def keep_differences(before: str, after: str) -> tuple[str, str]:
+    """Shorten what two texts have in common, and nothing else. Invisible characters stay as they are."""
+    return _omit_equal(diff_words(before, after))
+
+
+def _omit_equal(pieces: list[DiffPiece]) -> tuple[str, str]:
     sides: dict[str, list[str]] = {"delete": [], "insert": []}
-    for operation, text in diff_texts(before, after):
+    for operation, text in pieces:
         for side in ("delete", "insert") if operation == "equal" else (operation,):
             sides[side].append(_elide_middle(text, _CONTEXT_LENGTH) if operation == "equal" else text)
-    return shorten_middle("".join(sides["delete"]), max_length), shorten_middle("".join(sides["insert"]), max_length)
+    return "".join(sides["delete"]), "".join(sides["insert"])
 
 
 _CONTEXT_LENGTH = 120  # characters of common text that are kept around a difference

@@ -1,0 +1,65 @@
+"""The check of ``pinwarden ci`` that compares the skills of a project with the approved ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.core.report import Row, plural
+from pinwarden.lock import lock_store
+from pinwarden.lock.lockfile import read_skills_pin, verify_files
+from pinwarden.project.skills import NO_SKILLS, find_skills, find_user_skills_of, parse_pinned_skills
+from pinwarden.skills.skill_drift import build_skill_row, compare_skills
+from pinwarden.skills.skill_folders import HAS_MODES
+
+if TYPE_CHECKING:
+    from pinwarden.lock.lockfile import Lock
+    from pinwarden.project.project import Policies, Project
+    from pinwarden.skills.skill import FoundSkill
+
+
+class SkillsCheck(Record):
+    """The rows of the check, and how many approved skills it compared."""
+
+    rows: tuple[Row, ...] = ()
+    count: int = 0
+
+
+def check_skills(
+    project: Project, lock: Lock | None, pinned_files: dict[str, bytes], policies: Policies
+) -> SkillsCheck:
+    """Compare the skills on disk with the approved ones.
+
+    Without approved skills, one row says how many there are, unless the policy has ``skills = "locked"``: then each is
+    a finding. Reads nothing if the lock or the file with the approved skills was edited, which another check reports.
+    """
+    name = lock_store.skills_file_name(project.lock)
+    pin = read_skills_pin(lock) if lock is not None else None
+    if lock is not None and pin is not None:
+        if any(problem.path.endswith("/skills") for problem in verify_files(lock, pinned_files, parse=False)):
+            return SkillsCheck()
+        approved = parse_pinned_skills(lock, pinned_files)
+        found = (*find_skills(project), *find_user_skills_of(project))
+        rows = compare_skills(approved, found, has_modes=HAS_MODES)
+        return SkillsCheck(rows=rows, count=len(approved.skills))
+    if project.lock.with_name(name).exists():
+        message = f"{name} has approved skills, but no seal of {project.lock.name} covers it; it was removed or edited"
+        return SkillsCheck(rows=(build_skill_row("skills_unpinned", "", "", message, file=name),))
+    if policies.own is not None and policies.own.requires_locked_skills:
+        return SkillsCheck(rows=compare_skills(NO_SKILLS, find_skills(project)))
+    found = _find_without_failing(project)
+    if not found:
+        return SkillsCheck()
+    message = (
+        f"{plural(len(found), 'skill')} not locked: changes of them are not detected. To lock them: pinwarden init"
+    )
+    return SkillsCheck(rows=(build_skill_row("skills_not_locked", "", "", message),))
+
+
+def _find_without_failing(project: Project) -> tuple[FoundSkill, ...]:
+    """Return the skills on disk; none if they cannot be read, because nothing depends on this check."""
+    try:
+        return find_skills(project, nested=False)
+    except PinwardenError:
+        return ()

@@ -1,0 +1,218 @@
+"""Read the skills in the folders of all clients. Nothing in such a folder is left out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.artifacts.archives.rules import PathSet, check_portable
+from pinwarden.clients.files import resolve_folder
+from pinwarden.clients.skill_folders import SKILL_FOLDERS, list_clients_by_folder
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.skills.skill import MAIN_FILE, MAX_BYTES, MAX_FILES, FileBytes, FoundSkill, build_skill
+
+if TYPE_CHECKING:
+    from pinwarden.clients.table import System
+
+HAS_MODES = os.name == "posix"
+"""Whether files have executable bits here."""
+_MAX_SKILLS = 1_000  # in one folder
+_MAX_FOLDERS = 200_000  # that are searched for nested skill folders
+_NEVER_SEARCHED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__"})
+
+
+class SkillRoots(Record):
+    """Where to look for skills: a project and the folders of its user."""
+
+    project: Path
+    home: Path
+    system: System
+    variables: Mapping[str, str]
+
+    def find_install_folder(self, client: str, *, user: bool) -> Path:
+        """Return the folder that Pinwarden installs skills for a client into. Raises USAGE for other clients."""
+        folders = SKILL_FOLDERS.get(client)
+        if folders is None:
+            known = ", ".join(sorted(SKILL_FOLDERS))
+            raise PinwardenError("USAGE", f"{client[:80]} reads no skills", hint=f"Clients that do: {known}.")
+        if not user:
+            return self.project / folders.choose_project_folder()
+        return self._resolve(folders.choose_user_folder())
+
+    def display(self, path: Path) -> str:
+        """Return the path of a skill for the lock: relative to the project, or to the home folder as ``~/``."""
+        for folder, prefix in ((self.project, ""), (self.home, "~/")):
+            try:
+                return prefix + path.absolute().relative_to(folder.absolute()).as_posix()
+            except ValueError:
+                continue
+        return str(path)
+
+    def locate(self, place: str) -> Path:
+        """Return the folder of a place, as `display` wrote it."""
+        return self.home / place[2:] if place.startswith("~/") else self.project / place
+
+    def list_folders(self, *, user: bool) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """Yield each folder with the ids of the clients that read it, without nested folders of the project."""
+        for folder, clients in list_clients_by_folder(user=user).items():
+            yield (self._resolve(folder) if user else self.project / folder), clients
+
+    def _resolve(self, path: str) -> Path:
+        return resolve_folder(path, self.project, self.home, self.system, self.variables)
+
+
+def find_project_skills(roots: SkillRoots, *, nested: bool = False) -> tuple[FoundSkill, ...]:
+    """Read the skills of a project. With ``nested``, also those in its subfolders, where clients look for more."""
+    if roots.project.resolve() == roots.home.resolve():
+        return ()  # the skills of a home folder are the user's own
+    folders = dict(roots.list_folders(user=False))
+    for folder in _find_nested(roots.project) if nested else ():
+        folders.setdefault(folder, dict(_nested_readers())[folder.relative_to(folder.parents[1]).as_posix()])
+    return _read_all(roots, folders, within=roots.project, of_user=False)
+
+
+def find_user_skills(roots: SkillRoots) -> tuple[FoundSkill, ...]:
+    """Read the user's own skills."""
+    return _read_all(roots, dict(roots.list_folders(user=True)), within=roots.home, of_user=True)
+
+
+def has_project_skills(roots: SkillRoots) -> bool:
+    """Whether a skill folder of the project has anything in it."""
+    return roots.project.resolve() != roots.home.resolve() and any(
+        _list_entries(folder) for folder, _ in roots.list_folders(user=False)
+    )
+
+
+def has_user_skills(roots: SkillRoots) -> bool:
+    """Whether a skill folder of the user has anything in it."""
+    return any(_list_entries(folder) for folder, _ in roots.list_folders(user=True))
+
+
+def read_skill_folder(folder: Path, name: str | None = None) -> FoundSkill | None:
+    """Read one skill; None if the folder has no ``SKILL.md``. Its place and clients are left empty."""
+    files: dict[str, FileBytes] = {}
+    problems: list[str] = []
+    known, size, is_skill = PathSet(), 0, False
+    for path, entry in _walk(folder, ""):
+        is_skill = is_skill or entry.name.lower() == MAIN_FILE.lower()
+        try:
+            known.add(check_portable(path))
+        except PinwardenError as err:
+            problems.append(f"it {err.message.removeprefix('the archive ')}")
+            continue
+        content = _read(entry)
+        if isinstance(content, str):
+            problems.append(f"{path[:200]} {content}")
+            continue
+        size += len(content.data)
+        files[path] = content
+        if len(files) > MAX_FILES or size > MAX_BYTES:
+            problems.append(f"it has more than {MAX_FILES} files or {MAX_BYTES} bytes")
+            break
+    if not is_skill:
+        return None
+    skill = build_skill(name or folder.name, files)
+    return FoundSkill(skill=skill, place="", clients=(), problems=tuple(sorted(problems)))
+
+
+def _read_all(
+    roots: SkillRoots, folders: Mapping[Path, tuple[str, ...]], *, within: Path, of_user: bool
+) -> tuple[FoundSkill, ...]:
+    found: dict[str, FoundSkill] = {}
+    for folder, clients in folders.items():
+        for entry in _list_entries(folder):
+            place = roots.display(folder / entry.name)
+            if place in found:
+                found[place] = replace(found[place], clients=(*found[place].clients, *clients))
+                continue
+            one = _read_entry(folder / entry.name, within)
+            if one is not None:
+                found[place] = replace(one, place=place, clients=clients, of_user=of_user)
+    return tuple(found[place] for place in sorted(found))
+
+
+def _read_entry(path: Path, within: Path) -> FoundSkill | None:
+    """Read the skill at a path. A link to a skill inside of ``within`` is read like a folder."""
+    try:
+        real = path.resolve(strict=True)
+        inside = real.is_relative_to(within.resolve())
+    except (OSError, RuntimeError):
+        return None  # a broken link: no client can read it either
+    if not real.is_dir():
+        return None
+    one = read_skill_folder(real, path.name)
+    if one is None or inside:
+        return one
+    return replace(one, problems=(*one.problems, f"it is a link to {real}, outside of {within.name or within}"))
+
+
+def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the folders, and links to folders, in a folder of skills. Empty if there is no such folder."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = [entry for entry in scan if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
+    if len(entries) > _MAX_SKILLS:
+        raise PinwardenError("FILE_UNREADABLE", f"{folder} has more than {_MAX_SKILLS} folders")
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry
+
+
+def _read(entry: os.DirEntry[str]) -> FileBytes | str:
+    """Return the content of a file, or why it is not read."""
+    if not entry.is_file(follow_symlinks=False):
+        return "is a link" if entry.is_symlink() else "is a device or pipe"
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(entry.path, flags), "rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(mode) else None
+    except OSError as err:
+        return f"cannot be read: {err.strerror or err}"
+    if data is None or len(data) > MAX_BYTES:
+        return "is too large, or no regular file"
+    return FileBytes(data=data, executable=HAS_MODES and bool(mode & stat.S_IXUSR))
+
+
+def _nested_readers() -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from list_clients_by_folder(user=False).items()
+
+
+def _find_nested(project: Path) -> Iterator[Path]:
+    """Find skill folders in subfolders of a project. Raises FILE_UNREADABLE if there are too many folders."""
+    parents = {folder.partition("/")[0] for folder, _ in _nested_readers()}
+    pending, visited = [project], 0
+    while pending:
+        current = pending.pop()
+        visited += 1
+        if visited > _MAX_FOLDERS:
+            raise PinwardenError("FILE_UNREADABLE", f"{project} has more than {_MAX_FOLDERS} folders")
+        try:
+            with os.scandir(current) as scan:
+                below = [entry.name for entry in scan if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # no client of this user can read it either
+        for name in below:
+            if name in parents and current != project and (current / name / "skills").is_dir():
+                yield current / name / "skills"
+            if name not in _NEVER_SEARCHED:
+                pending.append(current / name)
