@@ -12,6 +12,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pinwarden
 from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.errors import CODES
 from pinwarden.lock.lockfile import PROBLEMS
@@ -81,6 +82,7 @@ def test_every_module_is_reached_from_an_entry_point() -> None:
     reached: set[str] = set()
     below = ["pinwarden", "pinwarden.cli.main", "pinwarden.pytest_plugin", *_STARTED_AS_PROGRAM]
     below += [module for module in known if module.startswith(_LOADED_BY_NAME)]
+    below += [f"pinwarden.{module}" for module in pinwarden._MODULES.values()]
     with whole():
         imports: dict[str, list[str]] = {}
         for module, imported in architecture.imports(known):

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _configure_streams()
     if arguments in (["--version"], ["-V"]):
-        from pinwarden import __version__
+        from pinwarden.core.version import __version__
 
         sys.stdout.write(f"pinwarden {__version__}\n")
         return 0

@@ -172,7 +172,7 @@ def _describe_unknown_source(source: InstallSource) -> str:
 
 def _suggest_install_source(source: InstallSource, root: Path, command: Sequence[str]) -> str:
     """Return a hint with a complete command: with the commit of the checkout, or else with a wheel built from it."""
-    from pinwarden import __version__
+    from pinwarden.core.version import __version__
 
     if source.spec is not None:
         return shlex.join([*command, "--install", source.spec])

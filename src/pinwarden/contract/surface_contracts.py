@@ -49,7 +49,7 @@ class ServerInternals(Record):
     prompts_have_middleware: bool = False
 
 
-def derive_contracts(surface: Surface, known: ServerInternals | None) -> dict[str, ToolContract]:
+def derive_contracts(surface: Surface, known: ServerInternals | None = None) -> dict[str, ToolContract]:
     """Derive the contract of every tool, by name. Every item of the surface must have a digest."""
     server = known or ServerInternals()
     return {
@@ -59,7 +59,7 @@ def derive_contracts(surface: Surface, known: ServerInternals | None) -> dict[st
     }
 
 
-def derive_prompts(surface: Surface, known: ServerInternals | None) -> tuple[PromptContract, ...]:
+def derive_prompts(surface: Surface, known: ServerInternals | None = None) -> tuple[PromptContract, ...]:
     """Derive the contract of every prompt."""
     server = known or ServerInternals()
     return tuple(

@@ -426,6 +426,19 @@ GENERAL_CODES = (
         "Ask the author why the server's text depends on where it runs. Do not use the server until you know.",
     ),
     ErrorCode(
+        "SERVER_BLOCKED",
+        EXIT_REFUSED,
+        "pinwarden.guard blocked the server: it differs from its approved surface, or the gateway policy forbids the "
+        "message.",
+        "Show the change: pinwarden diff NAME. To approve it: pinwarden approve NAME",
+    ),
+    ErrorCode(
+        "CLIENT_UNSUPPORTED",
+        EXIT_USAGE,
+        "pinwarden.guard cannot guard this object, or not at this moment.",
+        "Give an open ClientSession or Client of mcp 1.x or 2.x, or an open Client of fastmcp.",
+    ),
+    ErrorCode(
         "WARNINGS_NOT_APPROVED",
         EXIT_REFUSED,
         "The server's text has scan warnings that you have not approved.",

@@ -31,8 +31,8 @@ def sbom(args: Namespace) -> int:
       pinwarden sbom --output bom.json
       pinwarden sbom --kind spdx
     """
-    from pinwarden import __version__
     from pinwarden.core.text import show_invisible
+    from pinwarden.core.version import __version__
     from pinwarden.project.locked_packages import build_sbom
     from pinwarden.system.clock import now
     from pinwarden.system.files import create_file

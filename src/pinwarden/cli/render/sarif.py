@@ -7,9 +7,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pinwarden import __version__
 from pinwarden.core.errors import CODES
 from pinwarden.core.text import escape_json_for_log, show_invisible
+from pinwarden.core.version import __version__
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError

@@ -140,7 +140,7 @@ class MergedConversation(Bridge):
 
     def _describe_gateway(self, message: ParsedMessage) -> dict[str, Any]:
         """Return the gateway's description of itself: the approved capabilities and instructions of all servers."""
-        from pinwarden import __version__
+        from pinwarden.core.version import __version__
 
         capabilities: dict[str, Any] = {}
         for name in ("tools", "prompts", "resources", "completions", "logging"):

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from pinwarden import __version__
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import show_invisible
+from pinwarden.core.version import __version__
 from pinwarden.surface.probe.message import Message, NoMessage, ProbeTransport, parse_message, parse_page, parse_result
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
