@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pinwarden
 from pinwarden.cli.commands import COMMANDS, load_command
+from pinwarden.clients.table import CLIENTS
 from pinwarden.core.errors import CODES
 from pinwarden.lock.lockfile import PROBLEMS
 from tools import architecture
@@ -258,6 +259,27 @@ def _starting_names(path: str, tree: ast.Module) -> set[str]:
         elif defines and isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in _STARTS:
             names.add(node.name)
     return names
+
+
+_CLIENT_IDS_IN = {
+    "clients/table.py",
+    "lock/entry.py",  # the clients that ToolPin's format has
+    "lock/install_plan.py",  # what ToolPin writes for each of them
+    "cli/commands/lock.py",  # the default of --client
+}
+"""The only modules that name a client. What differs between clients is a field of ``Client`` or ``EntryFormat``."""
+_ALSO_A_JSON_MEMBER = {"cursor"}
+
+
+def test_only_the_table_of_clients_and_toolpins_format_name_a_client() -> None:
+    ids = CLIENTS.keys() - _ALSO_A_JSON_MEMBER
+    named: dict[str, set[str]] = {}
+    for path, tree in trees("src").items():
+        used = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        if used & ids:
+            named[path.removeprefix("src/pinwarden/")] = used & ids
+    assert {path: names for path, names in named.items() if path not in _CLIENT_IDS_IN} == {}
+    assert sorted(_CLIENT_IDS_IN - named.keys()) == []
 
 
 def test_no_two_public_classes_share_a_name() -> None:

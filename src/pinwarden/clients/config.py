@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.clients.documents import read_document
-from pinwarden.clients.table import CLIENTS, Client, ConfigLocation, Scope
+from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT, Client, ConfigLocation, Scope
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
@@ -128,7 +128,7 @@ def parse_targets(config: Any) -> dict[str, Target]:
         for step in root:
             entries = entries.get(step) if type(entries) is dict else None
         for name, entry, _ in _iter_entries(entries, root):
-            target, _problem = parse_target(entry, CLIENTS["generic"])
+            target, _problem = parse_target(entry, CLIENTS[GENERIC_CLIENT])
             if target is not None:
                 targets.setdefault(name, target)
     return targets
@@ -430,10 +430,7 @@ def _choose_transport(kind: Any, member: str | None, client: Client) -> str:
 
 
 def _list_env_paths(client: Client) -> tuple[tuple[str, ...], ...]:
-    return _ANY_ENV if client.id == "generic" else ((client.entry_format.env_member,),)
-
-
-_PASSED_ON_MEMBERS = {"codex": "env_vars", "generic": "env_vars", "goose": "env_keys"}
+    return _ANY_ENV if client.entry_format.mixed else ((client.entry_format.env_member,),)
 
 
 def _pop_env(rest: dict[str, Any], client: Client) -> Any:
@@ -443,9 +440,9 @@ def _pop_env(rest: dict[str, Any], client: Client) -> Any:
     become placeholders such as ``${NAME}``, as other clients write.
     """
     env = _pop_first(rest, _list_env_paths(client))
-    member = _PASSED_ON_MEMBERS.get(client.id, "")
-    named = rest.get(member)
-    if type(env) is not dict or type(named) is not list:
+    member = client.entry_format.passed_variables_member
+    named = None if member is None else rest.get(member)
+    if member is None or type(env) is not dict or type(named) is not list:
         return env
     if not all(type(name) is str and name.isidentifier() for name in named):
         return env
@@ -454,7 +451,7 @@ def _pop_env(rest: dict[str, Any], client: Client) -> Any:
 
 
 def _list_header_paths(client: Client) -> tuple[tuple[str, ...], ...]:
-    return _ANY_HEADERS if client.id == "generic" else (client.entry_format.headers_path,)
+    return _ANY_HEADERS if client.entry_format.mixed else (client.entry_format.headers_path,)
 
 
 def _pop_first(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
@@ -487,18 +484,22 @@ def _pop_disabled(rest: dict[str, Any], client: Client) -> bool:
 
 def _pop_headers(rest: dict[str, Any], client: Client) -> Any:
     headers = _pop_first(rest, _list_header_paths(client))
-    if type(headers) is not dict or client.id not in ("codex", "generic"):
+    if type(headers) is not dict:
         return headers
     # Codex names the environment variable that has the value of a header; other clients use placeholders.
     known = {name.lower() for name in headers}
-    named = rest.get("env_http_headers")
-    if type(named) is dict:
+    member = client.entry_format.header_variables_member
+    named = None if member is None else rest.get(member)
+    if member is not None and type(named) is dict:
         headers |= {name: f"${{{variable}}}" for name, variable in named.items() if name.lower() not in known}
-        rest["env_http_headers"] = {name: variable for name, variable in named.items() if name.lower() in known}
-        if not rest["env_http_headers"]:
-            del rest["env_http_headers"]
-    if type(rest.get("bearer_token_env_var")) is str and "authorization" not in {name.lower() for name in headers}:
-        headers["Authorization"] = f"Bearer ${{{rest.pop('bearer_token_env_var')}}}"
+        rest[member] = {name: variable for name, variable in named.items() if name.lower() in known}
+        if not rest[member]:
+            del rest[member]
+    bearer = client.entry_format.bearer_variable_member
+    token = rest.get(bearer) if bearer is not None else None
+    if bearer is not None and type(token) is str and "authorization" not in {name.lower() for name in headers}:
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+        del rest[bearer]
     return headers
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.clients.config import normalize_entry, parse_target, unwrap_entry
-from pinwarden.clients.table import Client
+from pinwarden.clients.table import Client, EntryFormat
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
@@ -114,17 +114,20 @@ def to_command_entry(
     fields = normalize_entry(entry, client)
     kept = {name: value for name, value in kept.items() if not (value == fields["url"] and isinstance(value, str))}
     kept |= _keep_other_headers_members(entry, form.headers_path)
-    if client.id == "codex":
-        kept = {name: value for name, value in kept.items() if name not in _CODEX_HEADERS}
+    if form.names_variables:
+        kept = {name: value for name, value in kept.items() if name not in _list_variable_members(form)}
     env = kept.pop(form.env_member, None)
     values = {**(env if isinstance(env, dict) else {}), **remote.variables}
-    if client.id == "codex" and (passed := _list_references(remote.variables)):
-        added["env_vars"] = [*(entry.get("env_vars") or ()), *passed]  # Codex passes on only these
+    if form.names_variables and (passed := _list_references(remote.variables)):
+        member = str(form.passed_variables_member)
+        added[member] = [*(entry.get(member) or ()), *passed]  # the client passes on only these
     name = {"name": kept.pop("name")} if form.named_list and "name" in kept else {}
     return {**name, **added, **({form.env_member: values} if values else {}), **kept}
 
 
-_CODEX_HEADERS = ("http_headers", "env_http_headers", "bearer_token_env_var", "env_vars")
+def _list_variable_members(form: EntryFormat) -> tuple[str | None, ...]:
+    """Return the members that name environment variables. The command's own variables replace them."""
+    return (form.header_variables_member, form.bearer_variable_member, form.passed_variables_member)
 
 
 def _keep_other_headers_members(entry: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

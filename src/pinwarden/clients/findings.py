@@ -6,11 +6,12 @@ start servers or redirect the assistant without the user's consent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pinwarden.clients.command_line import DANGERS, parse_launch
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, normalize_entry
+from pinwarden.clients.risky_settings import find_risky_settings
 from pinwarden.clients.table import get_client
 from pinwarden.core.json_values import child_pointer
 from pinwarden.core.record import Record
@@ -171,37 +172,10 @@ def _join_names(names: list[Any]) -> str:
     return ", ".join(mask_name(str(name)[:80]) for name in names[:20])
 
 
-_GEMINI_COMMANDS = (
-    *(("tools", "discoveryCommand"), ("tools", "callCommand"), ("mcp", "serverCommand")),
-    *(("toolDiscoveryCommand",), ("toolCallCommand",), ("mcpServerCommand",)),
-)
-_VSCODE_CONSENT = ("chat.tools.autoApprove", "chat.tools.global.autoApprove")
-_VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
-
-
 def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
     """Yield the finding code, JSON Pointer and detail of each risky setting in a file that also has servers."""
-    for code, path in find_risky_settings(file.client, file.document):
+    for code, path in find_risky_settings(get_client(file.client).risky_settings, file.document, file.scope):
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
-    if file.client in ("gemini", "qwen") and file.scope == "project":
-        for path in _GEMINI_COMMANDS:
-            if _get_member_at(file.document, path):
-                yield "command_setting", "".join(f"/{step}" for step in path), path[-1]
-    if file.client == "vscode":
-        for holder in _VSCODE_SETTINGS:
-            settings = _get_member_at(file.document, holder)
-            for member in _VSCODE_CONSENT:
-                if (
-                    _get_member_at(settings, (member,)) is True
-                    or _get_member_at(settings, tuple(member.split("."))) is True
-                ):
-                    yield "permissions_bypassed", "".join(f"/{step}" for step in (*holder, member)), member
-
-
-def _get_member_at(value: Any, path: tuple[str, ...]) -> Any:
-    for member in path:
-        value = value.get(member) if type(value) is dict else None
-    return value
 
 
 _DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
@@ -245,129 +219,6 @@ def _build_server_finding(server: ConfiguredServer, code: str, detail: str = "")
 
 def _format_message(reason: str, detail: str) -> str:
     return f"{reason} ({detail})" if detail else reason
-
-
-_Predicate = Callable[[Any], bool]
-_PERMISSIONS = ("*", "bash", "edit", "write", "webfetch", "external_directory")
-"""Permissions of opencode. With one of them set to ``allow``, the assistant acts without asking."""
-
-
-def _equals_any(*values: Any) -> _Predicate:
-    return lambda value: type(value) in (str, bool) and value in values
-
-
-def _is_set(value: Any) -> bool:
-    return bool(value)
-
-
-def _allows_all_tools(value: Any) -> bool:
-    """Whether a list of rules of Amp or Crush allows every tool."""
-    rules = value if type(value) is list else []
-    return any(
-        rule == "*" or (type(rule) is dict and rule.get("action") == "allow" and rule.get("tool") in (None, "*"))
-        for rule in rules
-    )
-
-
-def _allows_some_tools(value: Any) -> bool:
-    return type(value) is list and bool(value) and not _allows_all_tools(value)
-
-
-def _allows_actions(value: Any) -> bool:
-    """Whether opencode's ``permission`` setting lets the assistant act without asking.
-
-    The setting is either the word ``allow``, or an object with one member per permission.
-    """
-    if type(value) is not dict:
-        return bool(value == "allow")
-    return any(_is_allow(value.get(name)) for name in _PERMISSIONS)
-
-
-def _is_allow(value: Any) -> bool:
-    return value == "allow" or (type(value) is dict and value.get("*") == "allow")
-
-
-_BYPASSED, _HOOKS, _PLUGINS, _ALLOWED, _COMMAND = (
-    "permissions_bypassed",
-    "hooks",
-    "plugins_enabled",
-    "calls_allowed",
-    "command_setting",
-)
-_GEMINI: tuple[tuple[str, str, _Predicate], ...] = (
-    (_HOOKS, "hooks", _is_set),
-    (_BYPASSED, "general.defaultApprovalMode", _equals_any("yolo", "auto_edit")),
-    (_BYPASSED, "tools.approvalMode", _equals_any("yolo", "auto-edit", "auto_edit")),
-    (_ALLOWED, "tools.autoAccept", _equals_any(True)),
-    (_ALLOWED, "autoAccept", _equals_any(True)),
-)
-_CODEX: tuple[tuple[str, str, _Predicate], ...] = (
-    (_BYPASSED, "approval_policy", _equals_any("never")),
-    (_BYPASSED, "sandbox_mode", _equals_any("danger-full-access")),
-    (_COMMAND, "notify", _is_set),
-    (_HOOKS, "hooks", _is_set),
-)
-_RISKY_SETTINGS: Mapping[str, tuple[tuple[str, str, _Predicate], ...]] = {
-    "gemini": _GEMINI,
-    "qwen": _GEMINI,
-    "codex": _CODEX,
-    "opencode": (
-        (_PLUGINS, "plugin", _is_set),
-        (_BYPASSED, "permission", _allows_actions),
-        (_HOOKS, "experimental.hook", _is_set),
-    ),
-    "zed": (
-        (_BYPASSED, "agent.always_allow_tool_actions", _equals_any(True)),
-        (_BYPASSED, "assistant.always_allow_tool_actions", _equals_any(True)),
-        (_BYPASSED, "agent.tool_permissions.default", _equals_any("allow")),
-        (_BYPASSED, "agent.tool_permissions.default_mode", _equals_any("allow")),
-    ),
-    "crush": (
-        (_BYPASSED, "permissions.skip_requests", _equals_any(True)),
-        (_BYPASSED, "permissions.allowed_tools", _allows_all_tools),
-        (_ALLOWED, "permissions.allowed_tools", _allows_some_tools),
-        (_HOOKS, "hooks", _is_set),
-    ),
-    "amp": (
-        (_BYPASSED, "amp.dangerouslyAllowAll", _equals_any(True)),
-        (_BYPASSED, "amp.permissions", _allows_all_tools),
-        (_ALLOWED, "amp.permissions", _allows_some_tools),
-        (_ALLOWED, "amp.mcpPermissions", _is_set),
-        (_HOOKS, "amp.hooks", _is_set),
-        (_COMMAND, "amp.toolbox.path", _is_set),
-    ),
-    "goose": ((_BYPASSED, "GOOSE_MODE", _equals_any("auto")),),
-}
-"""Risky settings of each client: the finding code, the name of the setting, and a predicate for its risky values."""
-
-
-def find_risky_settings(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the finding code and member path of each risky setting in a client's file.
-
-    Profiles of Codex and agents of opencode inside the file are searched too.
-    """
-    rules = _RISKY_SETTINGS.get("amp" if client == "vscode" else client, ())
-    holders: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
-    for member in ("profiles", "agent") if client in ("codex", "opencode") else ():
-        inner = document.get(member) if type(document) is dict else None
-        holders += [(value, (member, name)) for name, value in inner.items()] if type(inner) is dict else []
-    for holder, before in holders:
-        for code, name, is_risky in rules:
-            for value, path in _resolve_path(holder, tuple(name.split("."))):
-                if is_risky(value):
-                    yield code, (*before, *path)
-
-
-def _resolve_path(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    if not steps:
-        yield value, ()
-        return
-    if type(value) is not dict:
-        return
-    for count in range(1, len(steps) + 1):
-        member = ".".join(steps[:count])
-        if member in value:
-            yield from ((inner, (member, *rest)) for inner, rest in _resolve_path(value[member], steps[count:]))
 
 
 _INPUT_REFERENCE = lazy_pattern(r"\$\{input:([^{}]{1,200})\}")

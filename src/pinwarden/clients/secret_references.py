@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from pinwarden.clients.entry_edit import HEADER_VARIABLE
-from pinwarden.clients.table import get_client
+from pinwarden.clients.table import EntryFormat, get_client
 from pinwarden.system.secret_variables import SECRETS_FILE
 
-VARIABLE_REFERENCES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("claude", "gemini", "generic", "kiro", "amp", "crush", "qwen", "copilot-cli"), "${{{}}}"),
-        **dict.fromkeys(("cursor", "vscode", "windsurf", "roo", "cline", "kilo"), "${{env:{}}}"),
-        "opencode": "{{env:{}}}",
-        "continue": "${{{{ secrets.{} }}}}",
-    }
-)
-"""How each client writes a reference to an environment variable. Other clients do not expand variables."""
-
-_PROMPTING_CLIENTS = ("vscode", "visual-studio")
 _MAX_NAME = 40  # characters of a server's or header's name that become part of the name of a variable
 
 
@@ -29,37 +15,33 @@ def describe_secret_fix(client: str, server: str, source: str, name: str) -> str
     ``source`` is where the secret is: env, header, args, url, input or member. ``name`` is the name of the variable or
     header. The server can still be pinned, approved and enforced after the edit.
     """
-    title = get_client(client).title
+    reader = get_client(client)
+    title, form = reader.title, reader.entry_format
     if source == "input":
         return "Remove the default value; the client asks for it."
     if source == "env" and name.startswith(HEADER_VARIABLE):  # the header of a remote server that is enforced
         source, name = "enforced header", name.removeprefix(HEADER_VARIABLE)
     variable = name if source == "env" else _name_variable(server, name, source)
-    if client == "codex" and source in ("env", "header"):
-        return _describe_codex_fix(variable, name, source)
-    if client == "goose" and source == "env":
-        return f"Move {name} from envs to env_keys, and store it with goose configure; Goose reads it from the keyring."
-    if client in _PROMPTING_CLIENTS:
+    if source == "env" and reader.env_fix is not None:
+        return reader.env_fix.format(name)
+    if source == "header" and form.names_variables:
+        return _describe_header_fix(variable, name, form)
+    if form.inputs_member is not None:
         written = f"${{input:{variable.lower()}}}"
         return f"Write {written} and declare that input with password: true; {title} asks for it."
-    reference = VARIABLE_REFERENCES.get(client)
-    if reference is None:
+    if form.variable_reference is None:
         return (
             f"{title} expands no variables, but pinwarden run does: write ${{{variable}}}, put {variable}=VALUE into "
             f"{SECRETS_FILE}, and enforce the server."
         )
-    value = reference.format(variable)
-    if client == "continue":
-        return f"Write {value} and store the value as a secret of Continue."
-    return f"Write {value} and set {variable} where {title} starts."
+    store = reader.value_storage or f"set {variable} where {title} starts"
+    return f"Write {form.variable_reference.format(variable)} and {store}."
 
 
-def _describe_codex_fix(variable: str, name: str, source: str) -> str:
-    if source == "env":
-        return f'Remove it from env and write env_vars = ["{name}"]; Codex then passes the variable on.'
-    if name.lower() == "authorization":
-        return f'Write bearer_token_env_var = "{variable}" instead of the header.'
-    return f'Write env_http_headers = {{ "{name}" = "{variable}" }} instead of the header.'
+def _describe_header_fix(variable: str, name: str, form: EntryFormat) -> str:
+    if name.lower() == "authorization" and form.bearer_variable_member is not None:
+        return f'Write {form.bearer_variable_member} = "{variable}" instead of the header.'
+    return f'Write {form.header_variables_member} = {{ "{name}" = "{variable}" }} instead of the header.'
 
 
 def _name_variable(server: str, name: str, source: str) -> str:

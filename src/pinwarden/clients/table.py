@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NoReturn
 
+from pinwarden.clients import risky_settings
+from pinwarden.clients.risky_settings import RiskySettings
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
@@ -133,7 +135,25 @@ class EntryFormat(Record):
     auto_approve_members: tuple[str, ...] = ()
     """Members that let the client call tools without asking the user."""
     inputs_member: str | None = None
-    """The member that declares the inputs for ``${input:id}``. It is a sibling of the servers member."""
+    """The member that declares the inputs for ``${input:id}``, for which the client asks the user.
+
+    It is a sibling of the servers member.
+    """
+    variable_reference: str | None = None
+    """How an entry refers to an environment variable: a format string for its name. None if it cannot."""
+    passed_variables_member: str | None = None
+    """The member that lists variables to pass to the server: of the client's own environment, or from a keyring."""
+    header_variables_member: str | None = None
+    """The member that names, for each header, the environment variable with its value."""
+    bearer_variable_member: str | None = None
+    """The member that names the environment variable with the token of the ``Authorization`` header."""
+    mixed: bool = False
+    """Whether an entry may use the member names of any client."""
+
+    @property
+    def names_variables(self) -> bool:
+        """Whether variables are named in members of their own, because the client expands no references."""
+        return self.header_variables_member is not None and self.variable_reference is None
 
 
 class Client(Record):
@@ -145,9 +165,22 @@ class Client(Record):
     """The member path to the servers in the client's files."""
     entry_format: EntryFormat
     locations: tuple[ConfigLocation, ...]
+    risky_settings: RiskySettings = RiskySettings()
+    """Settings in the files that also have servers. Files with ``settings`` are checked by ``clients/findings.py``."""
+    starts_in_any_folder: bool = False
+    """Whether the client may start a server outside the project. It then fills in ``${workspaceFolder}``."""
+    value_storage: str | None = None
+    """What the user does with the value of a secret, if references do not name environment variables; a clause."""
+    env_fix: str | None = None
+    """What to write instead of a secret environment variable, if not a reference: a format string for its name."""
 
+
+GENERIC_CLIENT = "generic"
+"""The id of the entry in ``CLIENTS`` for a client that is not known. lockfileVersion 2 has the same name for it."""
 
 _SERVERS = ("mcpServers",)
+_SHELL_REFERENCE = "${{{}}}"
+_ENV_REFERENCE = "${{env:{}}}"
 _AMP = ("amp", "mcpServers")  # the Amp extension keeps its servers in the settings of VS Code
 _VSCODE_FOLDERS = ("Code", "Code - Insiders", "VSCodium")
 _IN_SETTINGS = ("mcp", "servers")
@@ -221,7 +254,7 @@ _TABLE: tuple[Client, ...] = (
         id="claude",
         title="Claude Code",
         root=_SERVERS,
-        entry_format=EntryFormat(),
+        entry_format=EntryFormat(variable_reference=_SHELL_REFERENCE),
         locations=(
             _build_project_file(".mcp.json", installs=True),
             ConfigLocation(scope="global", path="{claude_state}/.claude.json", projects_member="projects"),
@@ -246,19 +279,20 @@ _TABLE: tuple[Client, ...] = (
         id="cursor",
         title="Cursor",
         root=_SERVERS,
-        entry_format=EntryFormat(),
+        entry_format=EntryFormat(variable_reference=_ENV_REFERENCE),
         locations=(
             _build_project_file(".cursor/mcp.json", installs=True),
             _build_global_file("{home}/.cursor/mcp.json", installs=True),
             ConfigLocation(scope="project", path="{project}/.cursor/hooks.json", settings=True),
             ConfigLocation(scope="global", path="{home}/.cursor/hooks.json", settings=True),
         ),
+        starts_in_any_folder=True,
     ),
     Client(
         id="vscode",
         title="VS Code",
         root=("servers",),
-        entry_format=EntryFormat(inputs_member="inputs"),
+        entry_format=EntryFormat(variable_reference=_ENV_REFERENCE, inputs_member="inputs"),
         locations=(
             ConfigLocation(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
             _build_global_file("{roaming}/Code/User/mcp.json", installs=True),
@@ -286,25 +320,39 @@ _TABLE: tuple[Client, ...] = (
                 for file in _CONTAINERS
             ),
         ),
+        risky_settings=risky_settings.VSCODE,
+        starts_in_any_folder=True,
     ),
     Client(
         id="codex",
         title="Codex",
         root=("mcp_servers",),
-        entry_format=EntryFormat(headers_path=("http_headers",), disabling_member=("enabled", False)),
+        entry_format=EntryFormat(
+            passed_variables_member="env_vars",
+            header_variables_member="env_http_headers",
+            bearer_variable_member="bearer_token_env_var",
+            headers_path=("http_headers",),
+            disabling_member=("enabled", False),
+        ),
         locations=(
             _build_project_file(".codex/config.toml", installs=True),
             _build_global_file("{codex}/config.toml", installs=True),
             _build_project_file(".codex/agents/*.toml"),
             _build_global_file("{codex}/agents/*.toml"),
         ),
+        risky_settings=risky_settings.CODEX,
+        env_fix='Remove it from env and write env_vars = ["{}"]; Codex then passes the variable on.',
     ),
     Client(
         id="opencode",
         title="opencode",
         root=("mcp",),
         entry_format=EntryFormat(
-            env_member="environment", disabling_member=("enabled", False), local_type="local", command_list=True
+            variable_reference="{{env:{}}}",
+            env_member="environment",
+            disabling_member=("enabled", False),
+            local_type="local",
+            command_list=True,
         ),
         locations=(
             _build_project_file("opencode.json", installs=True),
@@ -316,12 +364,15 @@ _TABLE: tuple[Client, ...] = (
             *_list_program_locations("project", "{project}/.opencode", "plugin", "plugins", "tool", "tools"),
             *_list_program_locations("global", "{config}/opencode", "plugin", "plugins", "tool", "tools"),
         ),
+        risky_settings=risky_settings.OPENCODE,
     ),
     Client(
         id="windsurf",
         title="Windsurf",
         root=_SERVERS,
-        entry_format=EntryFormat(url_members=("serverUrl", "url"), auto_approve_members=("alwaysAllow",)),
+        entry_format=EntryFormat(
+            variable_reference=_ENV_REFERENCE, url_members=("serverUrl", "url"), auto_approve_members=("alwaysAllow",)
+        ),
         locations=(
             _build_global_file("{home}/.codeium/windsurf/mcp_config.json", installs=True),
             _build_global_file("{home}/.codeium/windsurf-next/mcp_config.json"),
@@ -331,7 +382,9 @@ _TABLE: tuple[Client, ...] = (
         id="cline",
         title="Cline",
         root=_SERVERS,
-        entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow")),
+        entry_format=EntryFormat(
+            variable_reference=_ENV_REFERENCE, auto_approve_members=("autoApprove", "alwaysAllow")
+        ),
         locations=(
             _build_global_file("{home}/.cline/mcp.json", installs=True),
             _build_global_file("{home}/.cline/data/settings/cline_mcp_settings.json"),
@@ -342,7 +395,9 @@ _TABLE: tuple[Client, ...] = (
         id="continue",
         title="Continue",
         root=_SERVERS,
-        entry_format=EntryFormat(headers_path=("requestOptions", "headers"), named_list=True),
+        entry_format=EntryFormat(
+            variable_reference="${{{{ secrets.{} }}}}", headers_path=("requestOptions", "headers"), named_list=True
+        ),
         locations=(
             _build_global_file("{continue}/config.yaml", installs=True),
             _build_global_file("{continue}/config.yml"),
@@ -356,12 +411,18 @@ _TABLE: tuple[Client, ...] = (
             *_list_continue_assistants("global", "{continue}"),
             ConfigLocation(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
         ),
+        value_storage="store the value as a secret of Continue",
     ),
     Client(
         id="gemini",
         title="Gemini CLI",
         root=_SERVERS,
-        entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
+        entry_format=EntryFormat(
+            variable_reference=_SHELL_REFERENCE,
+            url_members=("httpUrl", "url"),
+            url_transport="sse",
+            auto_approve_members=("trust",),
+        ),
         locations=(
             _build_project_file(".gemini/settings.json", installs=True),
             _build_global_file("{home}/.gemini/settings.json", installs=True),
@@ -371,6 +432,7 @@ _TABLE: tuple[Client, ...] = (
             *_list_agent_files("project", "{project}/.gemini/agents"),
             *_list_agent_files("global", "{home}/.gemini/agents"),
         ),
+        risky_settings=risky_settings.GEMINI,
     ),
     Client(
         id="zed",
@@ -382,12 +444,13 @@ _TABLE: tuple[Client, ...] = (
             ConfigLocation(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
             ConfigLocation(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
         ),
+        risky_settings=risky_settings.ZED,
     ),
     Client(
         id="roo",
         title="Roo Code",
         root=_SERVERS,
-        entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
+        entry_format=EntryFormat(variable_reference=_ENV_REFERENCE, auto_approve_members=("alwaysAllow",)),
         locations=(
             _build_project_file(".roo/mcp.json", installs=True),
             *_list_extension_files("rooveterinaryinc.roo-cline", "mcp_settings.json"),
@@ -397,7 +460,7 @@ _TABLE: tuple[Client, ...] = (
         id="kiro",
         title="Kiro",
         root=_SERVERS,
-        entry_format=EntryFormat(auto_approve_members=("autoApprove",)),
+        entry_format=EntryFormat(variable_reference=_SHELL_REFERENCE, auto_approve_members=("autoApprove",)),
         locations=(
             _build_project_file(".kiro/settings/mcp.json"),
             _build_project_file(".kiro/agents/*.json"),
@@ -426,7 +489,7 @@ _TABLE: tuple[Client, ...] = (
         id="copilot-cli",
         title="GitHub Copilot CLI",
         root=_SERVERS,
-        entry_format=EntryFormat(),
+        entry_format=EntryFormat(variable_reference=_SHELL_REFERENCE),
         locations=(
             _build_project_file(".github/mcp.json"),
             _build_global_file("{copilot}/mcp-config.json"),
@@ -448,7 +511,7 @@ _TABLE: tuple[Client, ...] = (
         id="kilo",
         title="Kilo Code",
         root=_SERVERS,
-        entry_format=EntryFormat(auto_approve_members=("alwaysAllow",)),
+        entry_format=EntryFormat(variable_reference=_ENV_REFERENCE, auto_approve_members=("alwaysAllow",)),
         locations=(
             _build_project_file(".kilocode/mcp.json"),
             *_list_extension_files("kilocode.kilo-code", "mcp_settings.json"),
@@ -458,8 +521,14 @@ _TABLE: tuple[Client, ...] = (
         id="qwen",
         title="Qwen Code",
         root=_SERVERS,
-        entry_format=EntryFormat(url_members=("httpUrl", "url"), url_transport="sse", auto_approve_members=("trust",)),
+        entry_format=EntryFormat(
+            variable_reference=_SHELL_REFERENCE,
+            url_members=("httpUrl", "url"),
+            url_transport="sse",
+            auto_approve_members=("trust",),
+        ),
         locations=(_build_project_file(".qwen/settings.json"), _build_global_file("{home}/.qwen/settings.json")),
+        risky_settings=risky_settings.GEMINI,
     ),
     Client(
         id="trae",
@@ -479,7 +548,7 @@ _TABLE: tuple[Client, ...] = (
         id="crush",
         title="Crush",
         root=("mcp",),
-        entry_format=EntryFormat(),
+        entry_format=EntryFormat(variable_reference=_SHELL_REFERENCE),
         locations=(
             _build_project_file(".crush.json"),
             _build_project_file("crush.json"),
@@ -488,12 +557,13 @@ _TABLE: tuple[Client, ...] = (
             _build_global_file("{home}/.local/share/crush/crush.json"),
             ConfigLocation(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
         ),
+        risky_settings=risky_settings.CRUSH,
     ),
     Client(
         id="amp",
         title="Amp",
         root=_AMP,
-        entry_format=EntryFormat(),
+        entry_format=EntryFormat(variable_reference=_SHELL_REFERENCE),
         locations=(
             *(
                 ConfigLocation(scope="project", path=f"{{project}}/.amp/settings.{form}", dotted=True)
@@ -504,12 +574,14 @@ _TABLE: tuple[Client, ...] = (
                 for form in ("json", "jsonc")
             ),
         ),
+        risky_settings=risky_settings.AMP,
     ),
     Client(
         id="goose",
         title="Goose",
         root=("extensions",),
         entry_format=EntryFormat(
+            passed_variables_member="env_keys",
             url_members=("uri", "url"),
             env_member="envs",
             disabling_member=("enabled", False),
@@ -524,12 +596,21 @@ _TABLE: tuple[Client, ...] = (
             *(_build_project_file(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
             *(_build_global_file(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
         ),
+        risky_settings=risky_settings.GOOSE,
+        env_fix=("Move {} from envs to env_keys, and store it with goose configure; Goose reads it from the keyring."),
     ),
     Client(
-        id="generic",
+        id=GENERIC_CLIENT,
         title="any client that reads mcpServers",
         root=_SERVERS,
-        entry_format=EntryFormat(auto_approve_members=("autoApprove", "alwaysAllow", "trust")),
+        entry_format=EntryFormat(
+            variable_reference=_SHELL_REFERENCE,
+            passed_variables_member="env_vars",
+            header_variables_member="env_http_headers",
+            bearer_variable_member="bearer_token_env_var",
+            mixed=True,
+            auto_approve_members=("autoApprove", "alwaysAllow", "trust"),
+        ),
         locations=(
             _build_project_file(".mcp.json", installs=True),
             _build_global_file("{home}/.config/toolpin/generic-mcp.json", installs=True),
@@ -543,7 +624,7 @@ CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client i
 
 def list_client_titles() -> tuple[str, ...]:
     """Return the titles of the clients whose configuration files Pinwarden searches."""
-    return tuple(client.title for client in CLIENTS.values() if client.id != "generic")
+    return tuple(client.title for client in CLIENTS.values() if client.id != GENERIC_CLIENT)
 
 
 def get_client(identifier: str) -> Client:

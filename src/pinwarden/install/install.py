@@ -11,6 +11,7 @@ from pinwarden.bundle.acceptance import ACCEPT, REJECT, Rejection, provenance_to
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.command_line import PROGRAM
 from pinwarden.clients.files import install_entry
+from pinwarden.clients.table import GENERIC_CLIENT
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
@@ -42,7 +43,7 @@ LITERAL_NOTE = (
 class InstallTarget(Record):
     """The clients to lock a bundle for, and the environment variables that its server gets."""
 
-    clients: tuple[str, ...] = ("generic",)
+    clients: tuple[str, ...] = (GENERIC_CLIENT,)
     scope: Scope = "project"
     variables: tuple[str, ...] = ()
     """Names of environment variables, without values."""
@@ -108,7 +109,7 @@ def is_locked_without_bundle(project: Project, name: str) -> bool:
 def _find_config_files(context: InstallContext) -> dict[str, str]:
     """Return the configuration file of each requested client. Raises USAGE if a client has none in this scope."""
     paths, scope = context.project.find_install_paths(), context.target.scope
-    clients = [client for client in context.target.clients if client != "generic"]
+    clients = [client for client in context.target.clients if client != GENERIC_CLIENT]
     for client in clients:
         if (client, scope) not in paths:
             raise PinwardenError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
+from pinwarden.clients.table import GENERIC_CLIENT
 from pinwarden.core.canonical import canonicalize, is_number
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -44,10 +45,9 @@ LOCK_CLIENTS = (
     "gemini",
     "zed",
     "roo",
-    "generic",
+    GENERIC_CLIENT,
 )
-GENERIC_CLIENT = "generic"
-"""The name in lockfileVersion 2 for every client that the format does not know."""
+"""The ids of ToolPin's clients. An entry for another client is stored under the generic id."""
 LOCK_SCOPES = ("project", "global")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),

@@ -2,17 +2,18 @@
 
 ``toolpin`` is the dialect of ToolPin 0.5.4, member by member, because lockfiles hash it. ``modern`` follows today's
 documentation of the clients; every difference comes with a sentence that explains it. ``clients/table.py`` has the
-member names of each client; this module adds the other members that a client needs.
+member names of each client. ``_TOOLPIN_FORMS`` and ``_MODERN_FORMS`` have what a client's fragment has beyond that; the
+first must stay as ToolPin has it, even if a client changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pinwarden.clients.documents import build_config, wrap_in_path
-from pinwarden.clients.secret_references import VARIABLE_REFERENCES
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -35,13 +36,71 @@ from pinwarden.lock.target_verification import VerificationReport
 from pinwarden.lock.trust_tiers import compute_trust_report, with_evidence
 
 _STREAMABLE = "streamable-http"
-_LEADING_MEMBERS: dict[str, dict[str, Any]] = {
-    "opencode": {"$schema": "https://opencode.ai/config.json"},
-    # ToolPin hashes this name, so it must not change.
-    "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
+
+
+class _ToolPinForm(Record):
+    """What ToolPin writes for one client, beyond the member names of the client's entries."""
+
+    leading_members: Mapping[str, Any] = MappingProxyType({})
+    """Members at the start of the configuration."""
+    placeholder: str = "<{}>"
+    """A format string: the placeholder for a value that the user must supply."""
+    remote_type: str | None = None
+    """The ``type`` of every remote server, instead of its transport."""
+    streamable_type: str = _STREAMABLE
+    """The ``type`` of a remote server with the Streamable HTTP transport."""
+    has_type: bool = True
+    """Whether a remote server has a ``type``."""
+    enables: bool = False
+    """Whether the entry says that the server is enabled."""
+    approves_nothing: bool = False
+    """Whether the entry says that no tool is approved in advance."""
+
+
+_TOOLPIN_FORMS: dict[str, _ToolPinForm] = {
+    "codex": _ToolPinForm(has_type=False),
+    "opencode": _ToolPinForm(
+        leading_members={"$schema": "https://opencode.ai/config.json"}, remote_type="remote", enables=True
+    ),
+    "windsurf": _ToolPinForm(placeholder="${{env:{}}}", has_type=False),
+    "cline": _ToolPinForm(streamable_type="streamableHttp", enables=True, approves_nothing=True),
+    "continue": _ToolPinForm(
+        # ToolPin hashes this name, so it must not change.
+        leading_members={"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
+        placeholder="${{{{ secrets.{} }}}}",
+    ),
+    "gemini": _ToolPinForm(placeholder="${{{}}}", has_type=False),
+    "zed": _ToolPinForm(has_type=False),
+    "roo": _ToolPinForm(enables=True),
 }
-_WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
-"""Clients whose configuration has no ``type`` for the transport."""
+"""ToolPin's clients that differ from ``_ToolPinForm()``."""
+
+
+class _ModernForm(Record):
+    """What the documentation of one client says today, where it differs from what ToolPin writes."""
+
+    local_type: str | None = None
+    """The ``type`` of a server that the client starts."""
+    streamable_type: str | None = None
+    """The ``type`` of a remote server with the Streamable HTTP transport."""
+    has_remote_type: bool = True
+
+
+_MODERN_FORMS: dict[str, _ModernForm] = {
+    "claude": _ModernForm(streamable_type="http"),
+    "cursor": _ModernForm(has_remote_type=False),
+    "vscode": _ModernForm(local_type="stdio", streamable_type="http"),
+    "generic": _ModernForm(streamable_type="http"),
+}
+"""The clients that differ from ``_ModernForm()``."""
+
+
+def _get_toolpin_form(client: str) -> _ToolPinForm:
+    return _TOOLPIN_FORMS.get(client, _ToolPinForm())
+
+
+def _get_modern_form(client: str) -> _ModernForm:
+    return _MODERN_FORMS.get(client, _ModernForm())
 
 
 class ConfigFragment(Record):
@@ -76,15 +135,7 @@ def build_fragment(
 
 def get_toolpin_placeholder(client: str) -> Callable[[str], str]:
     """Return a function that formats the placeholder for a value that the user must supply, as ToolPin writes it."""
-    match client:
-        case "windsurf":
-            return lambda name: f"${{env:{name}}}"
-        case "gemini":
-            return lambda name: f"${{{name}}}"
-        case "continue":
-            return lambda name: f"${{{{ secrets.{name} }}}}"
-        case _:
-            return lambda name: f"<{name}>"
+    return _get_toolpin_form(client).placeholder.format
 
 
 class _ServerConfig(Record):
@@ -94,7 +145,7 @@ class _ServerConfig(Record):
 
 
 def _wrap_in_client_config(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
-    return {**_LEADING_MEMBERS.get(client, {}), **build_config(get_client(client), name, members)}
+    return {**_get_toolpin_form(client).leading_members, **build_config(get_client(client), name, members)}
 
 
 # ToolPin's dialect
@@ -141,25 +192,25 @@ def _build_remote_members(remote: Remote, client: str, headers: dict[str, str]) 
     )
     address = {member: remote.url}
     with_headers = wrap_in_path(entry_format.headers_path, headers) if headers else {}
-    if client in _WITHOUT_TYPE:
+    form = _get_toolpin_form(client)
+    if not form.has_type:
         return {**address, **with_headers}
-    if client == "opencode":
-        return {"type": "remote", **address, **_build_switches(client), **with_headers}
-    kind = "streamableHttp" if client == "cline" and remote.type == _STREAMABLE else remote.type
+    if form.remote_type is not None:
+        return {"type": form.remote_type, **address, **_build_switches(client), **with_headers}
+    kind = form.streamable_type if remote.type == _STREAMABLE else remote.type
     return {"type": kind, **address, **with_headers, **_build_switches(client)}
 
 
 def _build_switches(client: str) -> dict[str, Any]:
     """Return members that enable the server and pre-approve no tool, for clients that need them."""
-    entry_format = get_client(client).entry_format
+    entry_format, form = get_client(client).entry_format, _get_toolpin_form(client)
     member, off = entry_format.disabling_member
-    on = {member: not off} if client in ("opencode", "cline", "roo") else {}
-    return {**on, entry_format.auto_approve_members[0]: []} if client == "cline" else on
+    on = {member: not off} if form.enables else {}
+    return {**on, entry_format.auto_approve_members[0]: []} if form.approves_nothing else on
 
 
 # The modern dialect
 
-_HTTP_TYPES = {"claude": "http", "vscode": "http", "generic": "http"}
 _PLACEHOLDER_DIFFERENCE = (
     "Values to supply are written as {example}, which this client replaces with the variable; "
     "ToolPin writes <NAME>, which the client sends literally."
@@ -167,7 +218,7 @@ _PLACEHOLDER_DIFFERENCE = (
 
 
 def _get_modern_placeholder(client: str) -> Callable[[str], str]:
-    placeholder_format = VARIABLE_REFERENCES.get(client)
+    placeholder_format = get_client(client).entry_format.variable_reference
     if placeholder_format is None:
         return lambda name: f"<{name}>"
     return lambda name: placeholder_format.format(to_variable_name(name))
@@ -181,13 +232,16 @@ def _build_modern_config(target: LaunchTarget, client: str) -> _ServerConfig:
     differences = list(command.differences)
     env, forwarded = _build_modern_env(target.environment_variables, client, placeholder)
     members = _build_local_members(command, client, env)
-    if client == "vscode":
-        members = {"type": "stdio", **members}
-        differences.append('VS Code documents type "stdio" for a command; ToolPin leaves it out.')
+    reader = get_client(client)
+    if (local_type := _get_modern_form(client).local_type) is not None:
+        members = {"type": local_type, **members}
+        differences.append(f'{reader.title} documents type "{local_type}" for a command; ToolPin leaves it out.')
     if forwarded:
-        members["env_vars"] = forwarded
+        member = str(reader.entry_format.passed_variables_member)
+        members[member] = forwarded
         differences.append(
-            "Codex does not expand variables; env_vars names the variables that it passes on from its own environment."
+            f"{reader.title} does not expand variables; {member} names the variables that it passes on from its own "
+            "environment."
         )
     if any(variable.value is None and variable.default is None for variable in target.environment_variables):
         differences += _describe_expansion(client)
@@ -197,14 +251,15 @@ def _build_modern_config(target: LaunchTarget, client: str) -> _ServerConfig:
 def _build_modern_env(
     variables: tuple[Input, ...], client: str, placeholder: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the environment to write, and for Codex the names of variables to pass on instead."""
+    """Return the environment to write, and for a client that expands no variables the names to pass on instead."""
+    passes = get_client(client).entry_format.names_variables
     env: dict[str, Any] = {}
     forwarded: list[str] = []
     for variable in variables:
         value = variable.value if variable.value is not None else variable.default
         if value is not None:
             env[variable.name] = fill_template(format_value(value), variable.variables, placeholder)
-        elif client == "codex":
+        elif passes:
             forwarded.append(variable.name)
         else:
             env[variable.name] = placeholder(variable.name)
@@ -213,6 +268,7 @@ def _build_modern_env(
 
 def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str]) -> _ServerConfig:
     differences: list[str] = []
+    reader, form = get_client(client), _get_modern_form(client)
     url = fill_template(remote.url, remote.variables, placeholder)
     if url != remote.url:
         differences.append("The variables of the URL are filled in; ToolPin leaves the braces.")
@@ -222,7 +278,7 @@ def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str
         value = header.value if header.value is not None else header.default
         if value is not None:
             headers[header.name] = fill_template(format_value(value), header.variables, placeholder)
-        elif client == "codex":
+        elif reader.entry_format.names_variables:
             from_env[header.name] = to_variable_name(header.name)
         else:
             headers[header.name] = placeholder(header.name)
@@ -231,14 +287,15 @@ def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str
     filled = Remote(type=remote.type, url=url, headers=remote.headers, variables=(), raw=remote.raw)
     members = _build_remote_members(filled, client, headers)
     if from_env:
-        members["env_http_headers"] = from_env
-        differences.append("Codex does not expand variables; env_http_headers names the variable of each header.")
-    if remote.type == _STREAMABLE and client in _HTTP_TYPES:
-        members["type"] = _HTTP_TYPES[client]
+        member = str(reader.entry_format.header_variables_member)
+        members[member] = from_env
+        differences.append(f"{reader.title} does not expand variables; {member} names the variable of each header.")
+    if remote.type == _STREAMABLE and form.streamable_type is not None:
+        members["type"] = form.streamable_type
         differences.append('The type of a Streamable HTTP server is "http" in this client\'s documentation.')
-    if client == "cursor":
+    if not form.has_remote_type:
         del members["type"]
-        differences.append("Cursor detects the transport of a URL and documents no type for it.")
+        differences.append(f"{reader.title} detects the transport of a URL and documents no type for it.")
     if any(header.value is None and header.default is None for header in remote.headers):
         differences += _describe_expansion(client)
         if any(to_variable_name(header.name) != header.name for header in remote.headers):
@@ -247,9 +304,9 @@ def _build_modern_remote(remote: Remote, client: str, placeholder: Callable[[str
 
 
 def _describe_expansion(client: str) -> list[str]:
-    if VARIABLE_REFERENCES.get(client) is None or get_toolpin_placeholder(client)("NAME") == _get_modern_placeholder(
-        client
-    )("NAME"):
+    if get_client(client).entry_format.variable_reference is None or get_toolpin_placeholder(client)(
+        "NAME"
+    ) == _get_modern_placeholder(client)("NAME"):
         return []
     return [_PLACEHOLDER_DIFFERENCE.format(example=_get_modern_placeholder(client)("NAME"))]
 

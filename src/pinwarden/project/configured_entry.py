@@ -14,11 +14,11 @@ from pinwarden.clients.command_line import (
 )
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.documents import build_config
-from pinwarden.clients.table import get_client
+from pinwarden.clients.table import GENERIC_CLIENT, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import GENERIC_CLIENT, LOCK_CLIENTS, rank_tier
+from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
 from pinwarden.lock.extension import (
     LaunchCommand,
     LockExtension,

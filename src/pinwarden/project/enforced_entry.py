@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
 """Placeholders that only the client can fill in."""
-_CLIENTS_IN_ANY_FOLDER = ("vscode", "cursor")
-"""Clients that start servers in any folder. They fill in the placeholder for the project's folder."""
 
 
 class EntryPlan(Record):
@@ -172,7 +170,7 @@ def build_run_command(project: Project, name: str, client: str, scope: str, *, a
             words += ["--project", str(project.root.resolve())]
     elif scope == "global":
         words += ["--project", str(project.root.resolve())]
-    elif client in _CLIENTS_IN_ANY_FOLDER:
+    elif get_client(client).starts_in_any_folder:
         words += ["--project", PROJECT_FOLDER]
     return words
 

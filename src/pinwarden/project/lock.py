@@ -304,11 +304,11 @@ def build_probe_target(entry: ServerEntry, kind: str | None = None) -> Target:
     """Build the target that the default configuration of a server starts or contacts."""
     from pinwarden.clients.config import parse_configured_server
     from pinwarden.clients.documents import find_entry
-    from pinwarden.clients.table import CLIENTS
+    from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT
     from pinwarden.lock.install_plan import build_fragment
 
-    generic = CLIENTS["generic"]
-    config = build_fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    generic = CLIENTS[GENERIC_CLIENT]
+    config = build_fragment(entry, GENERIC_CLIENT, target=require_target(entry, kind), dialect="modern")
     server = parse_configured_server(entry.name, find_entry(config.config, generic, entry.name), generic)
     if server.target is None:
         raise PinwardenError(

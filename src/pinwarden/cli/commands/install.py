@@ -128,6 +128,7 @@ def install(args: Namespace) -> int:
 
 
 def _build_install_target(args: Namespace) -> InstallTarget:
+    from pinwarden.clients.table import GENERIC_CLIENT
     from pinwarden.install.install import InstallTarget
 
     for name in args.env:
@@ -135,7 +136,7 @@ def _build_install_target(args: Namespace) -> InstallTarget:
             # A value is nearly always a secret, and the lock is committed to the repository.
             raise PinwardenError("USAGE", "--env takes the name of a variable, without a value", hint=_ENV_HINT)
     return InstallTarget(
-        clients=tuple(dict.fromkeys(args.client or ["generic"])),
+        clients=tuple(dict.fromkeys(args.client or [GENERIC_CLIENT])),
         scope=get_client_scope(args),
         variables=tuple(args.env),
     )

@@ -282,10 +282,10 @@ def _build_lock_request(args: Namespace) -> LockRequest:
 
 def _list_writable_clients(scope: str) -> list[str]:
     """Return the clients whose configuration of that scope Pinwarden can write."""
-    from pinwarden.clients.table import find_installation_location, get_client
+    from pinwarden.clients.table import GENERIC_CLIENT, find_installation_location, get_client
     from pinwarden.lock.entry import LOCK_CLIENTS
 
-    clients = [client for client in LOCK_CLIENTS if client != "generic"]
+    clients = [client for client in LOCK_CLIENTS if client != GENERIC_CLIENT]
     return [client for client in clients if find_installation_location(get_client(client), scope)]
 
 
