@@ -12,6 +12,7 @@ from pinwarden.contract.entitlement_findings import CONTRACT_KINDS
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.lockfile import INFO_CODES, PROBLEMS
+from pinwarden.lock.policy import RULE_KINDS
 from pinwarden.lock.toolpin_pins import INCONCLUSIVE_CODE, PIN_FINDINGS
 from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
 from pinwarden.project.configs import FLOATING_KINDS
@@ -128,6 +129,11 @@ SECTIONS = (
             COVERAGE_KINDS,
             FLOATING_KINDS,
         ),
+    ),
+    Section(
+        heading="Rules of the policy",
+        commands="`ci`, `update`, `policy check`",
+        tables=(RULE_KINDS,),
     ),
     Section(
         heading="Changes at the registries",

@@ -8,6 +8,14 @@ from pathlib import Path
 
 from pinwarden.core.errors import CODES
 from pinwarden.core.report import ROW_SEVERITIES
+from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
+from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
+from pinwarden.project.gate.rule_texts import find_rule_texts
+from pinwarden.project.init_decisions import LOCKING_KINDS
+from pinwarden.project.locked_packages import SBOM_KINDS
+from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
+from pinwarden.project.newer_releases import UPDATE_KINDS
+from pinwarden.project.pin import PIN_KINDS
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
 from tools.findings_page import SECTIONS, findings_page
@@ -15,6 +23,7 @@ from tools.findings_page import SECTIONS, findings_page
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinwarden"
 REPORTING = ("bundle", "contract", "gateway", "project")
 """The packages whose reports have rows with codes of their own."""
+GATE = sorted((SOURCE / "project" / "gate").glob("*.py"))
 
 
 def codes_of_rows(tree: ast.Module) -> set[str]:
@@ -33,6 +42,17 @@ def test_every_code_of_a_report_row_is_on_a_page() -> None:
     assert len(made) > 15
     shown = {kind for section in SECTIONS for table in section.tables for kind in table} | CHANGE_KINDS.keys()
     assert made - shown - {code.lower() for code in CODES} == set()
+
+
+def test_every_code_of_ci_has_a_text_for_formats_that_list_their_rules() -> None:
+    sections = [section for section in SECTIONS if re.search(r"`ci[ `]", section.commands)]
+    listed = {kind for section in sections for table in section.tables for kind in table} | CHANGE_KINDS.keys()
+    # These are reported only by the other commands of their sections.
+    elsewhere = {*ISSUE_KINDS, *LOCKING_KINDS, *PROGRAM_KINDS, *UPDATE_KINDS, *CLIENT_UPDATE_KINDS, *PIN_KINDS}
+    elsewhere |= {*DEPENDENCY_KINDS, *SBOM_KINDS}
+    codes = (listed - elsewhere) | {code for path in GATE for code in codes_of_rows(architecture.tree(path))}
+    assert len(codes) > 200
+    assert sorted(codes - find_rule_texts(codes).keys()) == []
 
 
 def test_every_row_of_the_page_has_a_known_level_and_a_sentence() -> None:

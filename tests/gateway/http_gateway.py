@@ -210,7 +210,7 @@ def gateway(
         access = Access({"127.0.0.1"}, origins, {hash_token(token): client for token, client in known.items()})
         endpoint = Endpoint(manager, access, limits, create_merged_route())
         running = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
-        running.host, running.port = await running.serving.start(ListenAddress(port=0))
+        running.host, running.port = await running.serving.start(ListenAddress(host="127.0.0.1", port=0))
         return running
 
     async def stop(running: RunningGateway) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.core.errors import PinwardenError
+from pinwarden.system.probe_budget import PROBE_SECONDS
 
 if TYPE_CHECKING:
     from pinwarden.project.server_start import PreparedProbe
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
     from pinwarden.system.target import Target
 
-RESPONSE_SECONDS = 300.0
-"""Default time for one response from a server. Longer calls should send progress notifications."""
 _MAX_SECONDS = 86_400
 _MAX_PROBE_SECONDS = 3600
 
@@ -50,9 +49,9 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
     live.add_argument(
         "--timeout",
         type=probe_seconds,
-        default=60.0,
+        default=PROBE_SECONDS,
         metavar="SECONDS",
-        help="time limit for connecting and listing everything (default: 60)",
+        help=f"time limit for connecting and listing everything (default: {PROBE_SECONDS:g})",
     )
     live.add_argument(
         "--client-name",
@@ -92,6 +91,8 @@ def add_target_arguments(parser: ArgumentParser) -> None:
 
 def add_response_argument(parser: ArgumentParser) -> None:
     """Add ``--response-seconds``: how long a server may take for a response."""
+    from pinwarden.gateway.session.deferred import RESPONSE_SECONDS
+
     parser.add_argument(
         "--response-seconds",
         type=parse_seconds,

@@ -307,44 +307,56 @@ def _differs_in_one_word(pair: _EntryPair) -> bool:
 
 
 def _compare_variables(pair: _EntryPair) -> Iterator[Change]:
-    yield from _compare_named_values(pair, "env", "variable")
+    yield from _compare_named_values(pair, "env", _VARIABLE_KINDS)
 
 
 def _compare_headers(pair: _EntryPair) -> Iterator[Change]:
-    yield from _compare_named_values(pair, "headers", "header")
+    yield from _compare_named_values(pair, "headers", _HEADER_KINDS)
 
 
-def _compare_named_values(pair: _EntryPair, field: str, what: str) -> Iterator[Change]:
+class _ValueKinds(Record):
+    """The kinds of change of an environment variable or header."""
+
+    added: str
+    removed: str
+    changed: str
+
+
+_VARIABLE_KINDS = _ValueKinds(added="variable_added", removed="variable_removed", changed="variable_changed")
+_HEADER_KINDS = _ValueKinds(added="header_added", removed="header_removed", changed="header_changed")
+
+
+def _compare_named_values(pair: _EntryPair, field: str, kinds: _ValueKinds) -> Iterator[Change]:
     if not pair.differs(field):
         return
     old, new = pair.old[field] or {}, pair.new[field] or {}
     if type(old) is not dict or type(new) is not dict:
-        yield pair.locate(field).build_change(f"{what}_changed", ABSENT, ABSENT)
+        yield pair.locate(field).build_change(kinds.changed, ABSENT, ABSENT)
         return
     for name in sorted({*old, *new}):
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
         if before is ABSENT or after is ABSENT or not is_json_equal(before, after):
-            kind = _choose_value_kind(name, before, after, what)
+            kind = _choose_value_kind(name, before, after, kinds)
             yield pair.locate(field, name).build_change(kind, _display_value(name, before), _display_value(name, after))
 
 
-def _choose_value_kind(name: str, before: Any, after: Any, what: str) -> str:
+def _choose_value_kind(name: str, before: Any, after: Any, kinds: _ValueKinds) -> str:
     if after is ABSENT:
-        return f"{what}_removed"
+        return kinds.removed
     if (
         type(before) is str
         and type(after) is str
         and find_reference_name(before) == find_reference_name(after) is not None
     ):
         return "placeholder_spelled"
-    if what == "variable" and is_redirecting_variable(name):
+    if kinds is _VARIABLE_KINDS and is_redirecting_variable(name):
         return "redirecting_variable"
     if before is ABSENT:
-        return f"{what}_added"
+        return kinds.added
     # Replacing the placeholder <NAME> by a value is expected. A URL or a reference to another variable is not.
     if type(before) is str and before == f"<{name}>" and type(after) is str and "://" not in after:
-        return f"{what}_changed" if _refers_elsewhere(name, after) else "placeholder_filled"
-    return f"{what}_changed"
+        return kinds.changed if _refers_elsewhere(name, after) else "placeholder_filled"
+    return kinds.changed
 
 
 def find_reference_name(value: str) -> str | None:

@@ -63,6 +63,7 @@ FINDING_KINDS: FindingKinds = build_kind_table(
     ),
 )
 """All kinds of finding in a client's configuration, with their severity and reason."""
+_FAULT_CODES = {"unreadable": "config_unreadable", "invalid": "config_invalid"}
 
 
 class ConfigFinding(Record):
@@ -90,7 +91,7 @@ def check_file(file: ConfigFile) -> Iterator[ConfigFinding]:
     if file.link is not None:
         yield _build_file_finding(file, "config_link", "", file.link or "the links form a loop")
     if file.fault is not None:
-        yield _build_file_finding(file, f"config_{file.fault}", "", file.problem or "")
+        yield _build_file_finding(file, _FAULT_CODES[file.fault], "", file.problem or "")
     if file.code:
         yield _build_file_finding(file, "plugins_enabled", "", file.path.replace("\\", "/").rpartition("/")[2])
     if type(file.document) is not dict:

@@ -103,6 +103,11 @@ def row_to_json(row: Row) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def get_error_row_code(err: PinwardenError) -> str:
+    """Return the code of a row about this error: the code of the error, in the lower case of row codes."""
+    return err.code.lower()
+
+
 def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
     """Return the distinct hints of failures of servers, each prefixed with the names of the servers it is for."""
     servers_by_hint: dict[str, dict[str, None]] = {}

@@ -552,11 +552,15 @@ def _check_file_conflicts(entries: Iterable[Entry]) -> Iterator[LockProblem]:
         for member, pin in (("surface", extension.surface), ("closure", extension.closure)):
             if pin is not None and pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
                 path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
-                code = f"{member}_conflict"
+                code = _CONFLICT_CODES[member]
                 yield LockProblem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)
 
 
 # Verify the files next to the lock
+
+_CONFLICT_CODES = {"surface": "surface_conflict", "closure": "closure_conflict"}
+_MISSING_CODES = {"surface": "surface_missing", "closure": "closure_missing"}
+_MISMATCH_CODES = {"surface": "surface_mismatch", "closure": "closure_mismatch"}
 
 
 def list_file_pins(lock: Lock) -> Iterator[tuple[Entry, str, SurfacePin | ClosurePin]]:
@@ -586,10 +590,10 @@ def verify_files(lock: Lock, files: Mapping[str, bytes], *, parse: bool = True) 
     for entry, member, pin in list_file_pins(lock):
         detail = ""
         if pin.path not in files:
-            code = f"{member}_missing"
+            code = _MISSING_CODES[member]
         else:
             detail = _compare_with_pin(pin, files[pin.path], parse=parse)
-            code = f"{member}_mismatch" if detail else ""
+            code = _MISMATCH_CODES[member] if detail else ""
         if code:
             path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
             detail = detail or pin.path

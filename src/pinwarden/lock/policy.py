@@ -15,6 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
 from pinwarden.lock.gateway_policy import GatewayPolicy, parse_gateway_policy
 from pinwarden.lock.policy_table import GlobPattern, PolicyTable, normalize_host, policy_error
@@ -279,35 +280,44 @@ SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set",
 """Findings about client settings, which a team may accept with a waiver that names the file."""
 FILE_CODES = (*SETTING_CODES, "config_uncovered")
 """Findings about a file. Their waivers name the file instead of a server."""
-WAIVABLE_CODES = (
-    "server_denied",
-    "server_not_allowed",
-    "namespace_denied",
-    "namespace_not_allowed",
-    "host_denied",
-    "host_not_allowed",
-    "registry_denied",
-    "registry_not_allowed",
-    "client_denied",
-    "client_not_allowed",
-    "package_type_denied",
-    "package_type_not_allowed",
-    "transport_denied",
-    "transport_not_allowed",
-    "tier_below_minimum",
-    "score_below_minimum",
-    "evidence_missing",
-    "evidence_only_recorded",
-    "release_too_young",
-    "release_age_unknown",
-    "image_not_pinned",
-    "bundle_hash_missing",
-    "remote_denied",
-    "secrets_denied",
-    "entry_deleted",
-    "floating_release",
-    *FILE_CODES,
+RULE_KINDS: FindingKinds = build_kind_table(
+    critical=(
+        ("server_denied", "The policy denies this server."),
+        ("server_not_allowed", "The policy allows only other servers."),
+        ("namespace_denied", "The policy denies the namespace of this server."),
+        ("namespace_not_allowed", "The policy allows only other namespaces."),
+        ("host_denied", "The policy denies a host that the server contacts."),
+        ("host_not_allowed", "The policy does not allow a host that the server contacts."),
+        ("registry_denied", "The policy denies the registry that the server is from."),
+        ("registry_not_allowed", "The policy allows only other registries."),
+        ("client_denied", "The policy denies the client that the server is locked for."),
+        ("client_not_allowed", "The policy allows only other clients."),
+        ("package_type_denied", "The policy denies the package type of the server."),
+        ("package_type_not_allowed", "The policy allows only other package types."),
+        ("transport_denied", "The policy denies the transport of the server."),
+        ("transport_not_allowed", "The policy allows only other transports."),
+        ("tier_below_minimum", "The server has a lower tier than the policy requires."),
+        ("score_below_minimum", "The server has a lower trust score than the policy requires."),
+        ("evidence_missing", "The lock does not have the evidence that the policy requires."),
+        ("evidence_only_recorded", "The policy requires evidence that was verified in this run, or a signed lock."),
+        ("release_too_young", "The release was published more recently than the policy allows."),
+        (
+            "release_age_unknown",
+            "The policy requires a minimum age, and the publication date of the release is unknown.",
+        ),
+        ("image_not_pinned", "The policy requires a digest, and the container image is named by a tag."),
+        (
+            "bundle_hash_missing",
+            "The policy requires the SHA-256 of an MCPB bundle, and the server does not declare it.",
+        ),
+        ("remote_denied", "The policy denies remote servers."),
+        ("secrets_denied", "The policy denies servers that require secrets."),
+        ("entry_deleted", "The registry deleted the locked version."),
+        ("verdict_blocked", "The lock records the server as blocked."),
+    ),
 )
+"""The rules of a policy that a lock entry can break."""
+WAIVABLE_CODES = (*(code for code in RULE_KINDS if code != "verdict_blocked"), "floating_release", *FILE_CODES)
 """Rules that a waiver can lift. ``verdict_blocked`` is not among them: a blocked server stays blocked."""
 
 

@@ -242,24 +242,37 @@ def _evaluate_status(plan: Mapping[str, Any], status: Status) -> Iterator[tuple[
 def _evaluate_lists(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name, manifest = plan["name"], plan["capabilityManifest"]
     namespace = name.partition("/")[0]
-    yield from _evaluate_list(policy.servers, "server", [name], name)
-    yield from _evaluate_list(policy.namespaces, "namespace", [namespace], name)
-    yield from _evaluate_list(policy.registries, "registry", [plan["resolved"]["source"]], name)
-    yield from _evaluate_list(policy.clients, "client", [plan["client"]], name)
-    yield from _evaluate_list(policy.package_types, "package_type", manifest["packageTypes"], name)
-    yield from _evaluate_list(policy.transports, "transport", manifest["transports"], name)
-    yield from _evaluate_list(policy.hosts, "host", manifest["remoteHosts"], name)
+    package_types, hosts = manifest["packageTypes"], manifest["remoteHosts"]
+    for label, choice, items, denied, not_allowed in (
+        ("server", policy.servers, [name], "server_denied", "server_not_allowed"),
+        ("namespace", policy.namespaces, [namespace], "namespace_denied", "namespace_not_allowed"),
+        ("registry", policy.registries, [plan["resolved"]["source"]], "registry_denied", "registry_not_allowed"),
+        ("client", policy.clients, [plan["client"]], "client_denied", "client_not_allowed"),
+        (
+            "package type",
+            policy.package_types,
+            package_types,
+            "package_type_denied",
+            "package_type_not_allowed",
+        ),
+        ("transport", policy.transports, manifest["transports"], "transport_denied", "transport_not_allowed"),
+        ("host", policy.hosts, hosts, "host_denied", "host_not_allowed"),
+    ):
+        yield from _evaluate_list(choice, label, items, name, codes=(denied, not_allowed))
 
 
-def _evaluate_list(choice: AllowDenyList, kind: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
-    label = kind.replace("_", " ")
+def _evaluate_list(
+    choice: AllowDenyList, label: str, items: Sequence[str], name: str, *, codes: tuple[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield code and message of each item that is not allowed. ``codes`` are for denied and for unlisted items."""
+    denied, not_allowed = codes
     for item in items:
-        spellings = _list_host_spellings(item) if kind == "host" else (item,)
+        spellings = _list_host_spellings(item) if label == "host" else (item,)
         pattern = choice.find_denying_pattern(*spellings)
         if pattern is not None:
-            yield f"{kind}_denied", f"{name}: {label} {item} is denied by {pattern.text}"
+            yield denied, f"{name}: {label} {item} is denied by {pattern.text}"
         elif not choice.allows(*spellings):
-            yield f"{kind}_not_allowed", f"{name}: {label} {item} is not on the allow list"
+            yield not_allowed, f"{name}: {label} {item} is not on the allow list"
 
 
 def _list_host_spellings(host: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from pinwarden.project.configs import (
     find_unresolved_starts,
     read_config_view,
 )
-from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
+from pinwarden.project.configured_servers import ConfigIssue, IssueKind, UnknownServer
 from pinwarden.project.enforced_entry import describe_unfound_program
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
 from pinwarden.project.missing_programs import find_missing_programs
@@ -60,6 +60,12 @@ ISSUE_KINDS: FindingKinds = build_kind_table(
         ("config_invalid", "The lock has no configuration that could be compared."),
     ),
 )
+_ISSUE_CODES: Mapping[IssueKind, str] = {
+    "unreadable": "config_unreadable",
+    "missing": "config_missing",
+    "drift": "config_drift",
+    "invalid": "config_invalid",
+}
 PROGRAM_KINDS: FindingKinds = build_kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
@@ -237,7 +243,7 @@ def _build_issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
     rows = [replace(build_change_row(change), file=file) for change in issue.changes]
     yield from rows
     if not any(map(is_failing, rows)):
-        code = f"config_{issue.kind}"
+        code = _ISSUE_CODES[issue.kind]
         yield Row(
             code=code,
             severity=ISSUE_KINDS[code].severity,

@@ -15,7 +15,7 @@ from pinwarden.clients.files import edit_entry, read_server_file
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
+from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, plural, row_to_json
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.locked_config import read_config_origin
@@ -258,7 +258,9 @@ def _names_program(scope: ScopePlan) -> bool:
 
 def _build_row(entry: Entry, err: PinwardenError) -> Row:
     level = "info" if err.code == "NOTHING_TO_RUN" else "review"
-    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
+    return Row(
+        code=get_error_row_code(err), severity=level, entity="server", name=entry.name, path="", message=err.message
+    )
 
 
 def _try_starts(plan: EnforcementPlan, probe: ProbeOptions, on_start: Callable[[str], None]) -> EnforcementPlan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pinwarden.clients.launchers import Launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_to_json
+from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, plural, row_to_json
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import list_approved_digests, list_unapproved_packages
 from pinwarden.lock.entry import Entry
@@ -225,4 +225,6 @@ def _refuse_unsupported(launch: Launch) -> None:
 
 
 def _build_row(entry: Entry, err: PinwardenError, level: str) -> Row:
-    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
+    return Row(
+        code=get_error_row_code(err), severity=level, entity="server", name=entry.name, path="", message=err.message
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
-from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, compare_releases
+from pinwarden.artifacts.artifact_drift import ClosureChange, ClosureChangeKind, compare_closures, compare_releases
 from pinwarden.artifacts.evidence import collect_evidence
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, get_error_row_code
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
@@ -46,6 +46,15 @@ DEPENDENCY_KINDS: FindingKinds = build_kind_table(
     ),
     info=(("dependency_removed", "A dependency that was locked is no longer needed."),),
 )
+_CODES: Mapping[ClosureChangeKind, str] = {
+    "bytes": "dependency_bytes",
+    "scripts": "dependency_scripts",
+    "version": "dependency_version",
+    "files": "dependency_files",
+    "place": "dependency_place",
+    "added": "dependency_added",
+    "removed": "dependency_removed",
+}
 
 
 class DependencyUpdate(Record):
@@ -126,7 +135,7 @@ def _find_dependency_update(project: Project, entry: Entry, context: FetchContex
         return DependencyUpdate(entry=entry, verified=verified if rows else None, rows=tuple(rows))
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
-        code, level = (err.code.lower(), "critical") if refused else (COULD_NOT_CHECK, "review")
+        code, level = (get_error_row_code(err), "critical") if refused else (COULD_NOT_CHECK, "review")
         row = Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
         return DependencyUpdate(entry=entry, verified=None, rows=(row,))
 
@@ -159,7 +168,7 @@ def _report_closure_changes(
         message = change.message
         if change.after is not None and index < _MAX_PUBLISHER_LOOKUPS:
             message += _describe_publication(ecosystem, change, context, now)
-        kind = DEPENDENCY_KINDS[f"dependency_{change.kind}"]
+        kind = DEPENDENCY_KINDS[_CODES[change.kind]]
         yield Row(
             code=kind.kind,
             severity=kind.severity,

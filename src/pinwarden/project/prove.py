@@ -14,7 +14,16 @@ from pinwarden.artifacts.provenance import identity_to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_to_json
+from pinwarden.core.report import (
+    COULD_NOT_CHECK,
+    Report,
+    Row,
+    get_error_row_code,
+    hints_for_failures,
+    is_failing,
+    plural,
+    row_to_json,
+)
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import (
@@ -288,7 +297,7 @@ def _choose_next_command(project: Project, open_rows: Sequence[Row]) -> str | No
 
 
 def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
-    code, level = err.code.lower(), "info" if err.code == "NOTHING_TO_RUN" else "critical"
+    code, level = get_error_row_code(err), "info" if err.code == "NOTHING_TO_RUN" else "critical"
     if level == "critical" and err.exit_code != EXIT_REFUSED:
         code, level = COULD_NOT_CHECK, "review"
     return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)

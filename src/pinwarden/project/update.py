@@ -210,17 +210,17 @@ def _compare_plans(release: Release, plan: Mapping[str, Any]) -> list[Row]:
     enforced = is_enforced(release.entry)
     old = {**release.entry.document, **({"config": _build_launch_config(release.entry)} if enforced else {})}
     rows = [build_release_row(release)]
-    for member, subject in (
-        ("selectedTarget", "what is installed"),
-        ("config", "what pinwarden run starts" if enforced else "the client configuration"),
-        ("capabilityManifest", "secrets, hosts or transports"),
+    for member, code, subject in (
+        ("selectedTarget", "selectedTarget_changes", "what is installed"),
+        ("config", "config_changes", "what pinwarden run starts" if enforced else "the client configuration"),
+        ("capabilityManifest", "capabilityManifest_changes", "secrets, hosts or transports"),
     ):
         before, after = _remove_volatile_members(old.get(member)), _remove_volatile_members(plan.get(member))
         if before != after:
             rows.append(
                 Row(
-                    code=f"{member}_changes",
-                    severity=UPDATE_KINDS[f"{member}_changes"].severity,
+                    code=code,
+                    severity=UPDATE_KINDS[code].severity,
                     entity="server",
                     name=release.entry.name,
                     path=f"/{member}",

@@ -9,6 +9,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
 
+PROBE_SECONDS = 60.0
+"""Default time for one complete probe. A launcher such as npx may need 20 seconds to download the package first."""
 _CLOCK_STEP = 0.005  # seconds by which a wait can end early
 
 

@@ -15,6 +15,7 @@ from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import plural
+from pinwarden.system.probe_budget import PROBE_SECONDS
 
 if TYPE_CHECKING:
     from pinwarden.project.enforce import EnforcementPlan
@@ -31,7 +32,11 @@ def _configure_enforce(parser: ArgumentParser) -> None:
         help="with --yes, start each server once with its new command, and leave it unchanged if it does not respond",
     )
     parser.add_argument(
-        "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
+        "--timeout",
+        type=probe_seconds,
+        default=PROBE_SECONDS,
+        metavar="SECONDS",
+        help=f"time limit for each start (default: {PROBE_SECONDS:g})",
     )
     add_project_arguments(parser)
     add_format_argument(parser)

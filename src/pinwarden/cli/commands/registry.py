@@ -30,6 +30,8 @@ _FLUSH_SECONDS = 2.0  # how long shutdown waits until queued log lines are writt
 
 
 def _configure_registry_serve(parser: ArgumentParser) -> None:
+    from pinwarden.registry.registry import RegistryLimits
+
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8470, help="port to listen on; 0 picks a free one (default: 8470)")
     parser.add_argument(
@@ -55,11 +57,15 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
         metavar="VKEY",
         help="verifier key of a witness whose cosignatures are accepted; repeatable",
     )
+    limits = RegistryLimits()
     parser.add_argument(
-        "--max-archive", type=int, metavar="BYTES", help="maximum size of an archive (default: 268435456)"
+        "--max-archive", type=int, metavar="BYTES", help=f"maximum size of an archive (default: {limits.archive_bytes})"
     )
     parser.add_argument(
-        "--max-requests", type=int, metavar="N", help="maximum requests per token and hour (default: 600)"
+        "--max-requests",
+        type=int,
+        metavar="N",
+        help=f"maximum requests per token and hour (default: {limits.requests_per_hour})",
     )
     add_log_arguments(parser)
     add_operator_arguments(parser)

@@ -16,6 +16,7 @@ from pinwarden.cli.questions import can_ask
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.server_arguments import probe_seconds
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.system.probe_budget import PROBE_SECONDS
 
 
 def _configure_setup(parser: ArgumentParser) -> None:
@@ -38,7 +39,11 @@ def _configure_setup(parser: ArgumentParser) -> None:
         help="with --yes, allow servers and package registries at loopback and private addresses",
     )
     parser.add_argument(
-        "--timeout", type=probe_seconds, default=60.0, metavar="SECONDS", help="time limit for each start (default: 60)"
+        "--timeout",
+        type=probe_seconds,
+        default=PROBE_SECONDS,
+        metavar="SECONDS",
+        help=f"time limit for each start (default: {PROBE_SECONDS:g})",
     )
     add_project_arguments(parser)
     add_approval_arguments(parser)

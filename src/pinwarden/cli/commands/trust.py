@@ -23,6 +23,8 @@ _REGISTRY_KEY = "Give a registry as name+id+key, which pinwarden registry serve 
 
 
 def _configure_trust_add(parser: ArgumentParser) -> None:
+    from pinwarden.bundle.trust import MAX_AGE_DAYS
+
     parser.add_argument(
         "key", metavar="KEY", help="did:key:…, a public key file, a registry's verifier key, or its registry.json"
     )
@@ -47,9 +49,9 @@ def _configure_trust_add(parser: ArgumentParser) -> None:
     registry.add_argument(
         "--max-age-days",
         type=int,
-        default=14,
+        default=MAX_AGE_DAYS,
         metavar="N",
-        help="refuse a log whose newest checkpoint is older than N days (default: 14)",
+        help=f"refuse a log whose newest checkpoint is older than N days (default: {MAX_AGE_DAYS})",
     )
     add_format_argument(parser)
 

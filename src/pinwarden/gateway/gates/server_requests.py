@@ -52,13 +52,13 @@ def check_request_policy(method: str, params: Any, policy: ServerRequestPolicy) 
     if method in _HARMLESS:
         return None
     if method == SAMPLING:
-        return None if policy.sampling else _build_denied_refusal("sampling")
+        return None if policy.sampling else _build_denied_refusal("sampling_denied", "sampling")
     if method == ROOTS:
-        return None if policy.roots else _build_denied_refusal("roots")
+        return None if policy.roots else _build_denied_refusal("roots_denied", "roots")
     if method != ELICITATION:
         return Refusal(code="request_unknown", reason="No revision of MCP defines this server request.")
     if not policy.elicitation:
-        return _build_denied_refusal("elicitation")
+        return _build_denied_refusal("elicitation_denied", "elicitation")
     if not isinstance(params, Mapping):
         return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
@@ -132,8 +132,8 @@ def _check_url(url: Any, policy: ServerRequestPolicy) -> Refusal | None:
     return None if any(pattern.matches(name) for pattern in policy.url_hosts) else refusal
 
 
-def _build_denied_refusal(feature: str) -> Refusal:
-    return Refusal(code=f"{feature}_denied", reason=f"The policy for this server denies {feature}.")
+def _build_denied_refusal(code: str, feature: str) -> Refusal:
+    return Refusal(code=code, reason=f"The policy for this server denies {feature}.")
 
 
 TOOLS = "tools"

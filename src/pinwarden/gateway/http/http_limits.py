@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.core.record import Record
+from pinwarden.gateway.session.deferred import RESPONSE_SECONDS
 
 
 class HttpLimits(Record):
@@ -86,7 +87,7 @@ class HttpLimits(Record):
     """Time to connect to a remote server."""
     idle_upstream_seconds: float = 4.0
     """How long an idle connection to a remote server is kept. Most servers close it after five seconds."""
-    response_seconds: float = 300.0
+    response_seconds: float = RESPONSE_SECONDS
     """Time for a server to respond to a request. A progress notification restarts the timeout."""
     merged_opening_seconds: float = 30.0
     """Time for a server behind `/mcp` to open a session, including its start."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
@@ -25,9 +24,6 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, limit_connections
 
-if TYPE_CHECKING:
-    from pinwarden.gateway.http.connection import ClientConnections
-
 _BACKLOG = 1024
 _THREADS = 32  # for disk, database and name lookups
 
@@ -35,8 +31,8 @@ _THREADS = 32  # for disk, database and name lookups
 class ListenAddress(Record):
     """The address to listen on, and the TLS certificate."""
 
-    host: str = "127.0.0.1"
-    port: int = 8642
+    host: str
+    port: int
     certificate: Path | None = None
     key: Path | None = None
 

@@ -17,6 +17,9 @@ from pinwarden.gateway.session.messages import (
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_UNAVAILABLE
 
+RESPONSE_SECONDS = 300.0
+"""Default time for a server to respond to a request. Servers send progress notifications during longer calls."""
+
 DeferredMessage = ClientRequest | ServerResponse | TaskNotification
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing, plural
+from pinwarden.core.report import FindingKinds, Row, build_kind_table, is_failing, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.lockfile import Lock
@@ -200,7 +200,6 @@ def _check_without_lock(project: Project, policies: Policies, options: GateOptio
             "policy": [*_check_policy_exists(policies, options)],
         },
         checks_not_done=dict.fromkeys(CHECKS, "none"),
-        rule_texts=collect_kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
 
 

@@ -17,7 +17,6 @@ from pinwarden.core.report import (
     Report,
     Row,
     build_kind_table,
-    collect_kind_reasons,
     is_failing,
     plural,
     row_to_json,
@@ -26,7 +25,8 @@ from pinwarden.core.report import (
 from pinwarden.lock.entry import TOOL_HASHES, Entry
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
-from pinwarden.lock.lockfile import PROBLEMS, Lock, read_skills_pin
+from pinwarden.lock.lockfile import Lock, read_skills_pin
+from pinwarden.project.gate.rule_texts import find_rule_texts
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -51,7 +51,6 @@ class GateResult(Record):
     """The checks that were ``skipped``, and those for which there was ``none`` to check."""
     entry_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    rule_texts: Mapping[str, str] = field(default_factory=dict)
     servers: frozenset[str] = frozenset()
     """The names of the locked servers."""
     without_tools: bool = False
@@ -78,7 +77,7 @@ def build_gate_result(  # noqa: PLR0913
     failed_names = {
         name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
     }
-    checked = GateResult(
+    return GateResult(
         subject=project.display_path(project.lock),
         entries=len(lock.entries),
         rows_by_check=rows_by_check,
@@ -88,7 +87,6 @@ def build_gate_result(  # noqa: PLR0913
         servers=frozenset(entry.name for entry in lock.entries),
         without_tools=not all(map(_has_live_pin, lock.entries)),
     )
-    return replace(checked, rule_texts=_collect_rule_texts(options, checked.rows))
 
 
 def build_gate_report(projects: Sequence[GateResult]) -> Report:
@@ -131,7 +129,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
                 for checked in projects
             ],
         },
-        rule_texts={code: text for checked in projects for code, text in checked.rule_texts.items()},
+        rule_texts=find_rule_texts(row.code for row in rows),
     )
 
 
@@ -212,41 +210,6 @@ def _choose_worst_state(states: Iterable[str]) -> str:
     """Return the state of a check over several projects: failed if it failed in one, else ok if it was done in one."""
     known = set(states)
     return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
-
-
-def _collect_rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
-    texts = {**PROBLEMS, **(collect_kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
-    if options.signatures is not None:
-        from pinwarden.project.lock_signatures import SIGNATURE_KINDS
-
-        texts.update(collect_kind_reasons(SIGNATURE_KINDS))
-    if options.osv is not None:
-        from pinwarden.project.locked_packages import VULNERABILITY_KINDS
-
-        texts.update(collect_kind_reasons(VULNERABILITY_KINDS))
-    if options.fetch_context is not None:
-        from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
-
-        texts.update(collect_kind_reasons(ARTIFACT_KINDS))
-    if options.probe is not None:
-        from pinwarden.lock.toolpin_pins import PIN_FINDINGS
-
-        texts.update(PIN_FINDINGS)
-    if any(row.code == "install_script_left_out" for row in rows):
-        from pinwarden.project.install_scripts import SCRIPT_KINDS
-
-        texts.update(collect_kind_reasons(SCRIPT_KINDS))
-    unexplained = {row.code for row in rows} - texts.keys()
-    if unexplained:
-        from pinwarden.clients.drift import CONFIG_KINDS
-        from pinwarden.clients.findings import FINDING_KINDS
-        from pinwarden.project.configs import FLOATING_KINDS
-        from pinwarden.skills.skill_drift import SKILL_KINDS
-        from pinwarden.surface.drift.changes import CHANGE_KINDS
-
-        known = collect_kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS, FLOATING_KINDS, SKILL_KINDS)
-        texts.update({code: known[code] for code in unexplained & known.keys()})
-    return texts
 
 
 def _find_state(checked: GateResult, name: str) -> str:

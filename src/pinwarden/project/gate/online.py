@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, get_error_row_code
 from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
@@ -119,9 +119,8 @@ def check_registries(lock: Lock, registries: Registries, gate_options: GateOptio
                 yield _build_registry_row(entry, COULD_NOT_CHECK, err.message)
             continue
         if current.status != "active":
-            yield _build_registry_row(
-                entry, f"entry_{current.status}", f"the registry marks this version as {current.status}"
-            )
+            code = _STATUS_CODES[current.status]
+            yield _build_registry_row(entry, code, f"the registry marks this version as {current.status}")
         yield from _compare_metadata(entry, current, gate_options.now)
 
 
@@ -252,6 +251,7 @@ REGISTRY_KINDS: FindingKinds = build_kind_table(
 )
 
 
+_STATUS_CODES = {"deprecated": "entry_deprecated", "deleted": "entry_deleted"}
 _NOTHING_REGISTERED = (
     "no entry is from a registry of servers, so there is nothing to look up; --bytes checks the packages that "
     "configurations name"
@@ -321,7 +321,7 @@ def _build_registry_row(entry: Entry, code: str, message: str) -> Row:
 def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
     refused = err.exit_code == EXIT_REFUSED
     return Row(
-        code=err.code.lower() if refused else COULD_NOT_CHECK,
+        code=get_error_row_code(err) if refused else COULD_NOT_CHECK,
         severity="critical" if refused else "review",
         entity="artifact",
         name=entry.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, collect_kind_reasons, is_failing
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, is_failing
 from pinwarden.project.gate.gate_report import GateResult, LineFinder, build_unchecked_result, locate_in_repository
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def add_coverage(checked: GateResult, rows: Iterable[Row]) -> GateResult:
         checked,
         rows_by_check=rows_by_check,
         checks_not_done={name: state for name, state in checked.checks_not_done.items() if name != "configs"},
-        rule_texts={**checked.rule_texts, **collect_kind_reasons(COVERAGE_KINDS)},
     )
 
 

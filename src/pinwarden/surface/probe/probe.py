@@ -22,7 +22,7 @@ from pinwarden.surface.probe.session import ClientIdentity, NegotiatedSession, P
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.masking import mask_words
-from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits, probe_error
+from pinwarden.system.probe_budget import PROBE_SECONDS, ProbeBudget, ProbeLimits, probe_error
 from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 from pinwarden.system.secret_variables import load_variables
 from pinwarden.system.target import (
@@ -45,8 +45,8 @@ class ProbeOptions(Record):
     allow_execute: bool = False
     """Whether the probe may run the command of a stdio server."""
     client: ClientIdentity = field(default_factory=ClientIdentity)
-    timeout: float = 60.0
-    """Seconds for one complete probe. A launcher such as npx may need 20 seconds to download the package first."""
+    timeout: float = PROBE_SECONDS
+    """Seconds for one complete probe."""
     allow_private: bool = False
     """Whether the probe may contact private and local IP addresses."""
     allow_plain_http: bool = False
