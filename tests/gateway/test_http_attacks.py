@@ -282,7 +282,7 @@ def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id
     assert sent is not None
     talk.server_sends(id=sent[1], result={"of": "the second"})
     assert [message["result"] for message in waits.got] == [{"of": "the second"}]
-    assert len(talk.conversation._abandoned) <= 5
+    assert len(talk.conversation._open_requests.abandoned) <= 5
 
 
 def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
@@ -294,7 +294,7 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     assert request_id is not None
     talk.conversation._cancel_upstream(request_id)  # as after the response was judged
     assert talk.kept.events == []
-    assert talk.conversation._abandoned == {}
+    assert talk.conversation._open_requests.abandoned == {}
     assert talk.wire.cancelled == [request_id]
     assert talk.conversation.session.is_idle
 

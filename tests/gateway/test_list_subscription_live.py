@@ -112,6 +112,6 @@ def test_an_idle_subscription_stays_open() -> None:
             def late() -> tuple[int, int]:
                 conversation._clock = lambda: 1e12
                 conversation.tick()
-                return len(conversation._pending), len(conversation.transport._posts)  # type: ignore[union-attr]
+                return len(conversation._open_requests.by_id), len(conversation.transport._posts)  # type: ignore[union-attr]
 
             assert running.call_on_loop(late) == (1, 2)

@@ -105,4 +105,4 @@ def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the
     instead = harness.session.replace_unrecorded(step, AWAY)
     assert instead.to_client == ()
     assert [code_of(json.loads(frame)) for frame in instead.to_server] == ["AUDIT_UNAVAILABLE"]
-    assert harness.session._open.keys() == {request_id}
+    assert harness.session._open_requests.keys() == {request_id}

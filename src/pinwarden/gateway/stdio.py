@@ -243,6 +243,11 @@ class StdioRelay:
                 self._service_log.warning(f"blocked {show_invisible(item)}: {event.reason} ({event.code})")
 
     def _run_timer(self) -> None:
+        """Do the periodic work, on a thread of its own.
+
+        The thread also enables the fast path, a moment after the start. Importing the fast parser takes longer than a
+        message, and on this thread it delays neither the start nor the threads that relay.
+        """
         if not self._state.wait_for(RelayPhase.ENDED, _PREPARE_SECONDS):
             self._loops.enable_fast_path()
             gc.freeze()  # exempt long-lived objects from garbage collection, which would delay messages

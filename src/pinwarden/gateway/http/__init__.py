@@ -13,5 +13,19 @@ A call takes one path: `connection` reads it with `http1`; `header_checks` and `
 to the transport. The response comes back through `message_relay` to the request in `open_requests`. Start reading with
 `message_relay`; `gateway` and `endpoint` lead there.
 
+Who holds a call, and until when:
+
+======================================  ==================================  ==========================================
+object                                  held by                             until
+======================================  ==================================  ==========================================
+`http1.Reply`, or the `ToolCall`        `connection.ClientConnection`       the response to the client is written
+`PendingRequest`, or the `ToolCall`     `open_requests.OpenRequests`        the conversation has passed on the response
+`ForwardedRequest`, or the tool's name  `gateway.session.session.Session`   the session has decided about the response
+`PostedRequest`, or the `ToolCall`      `remote_transport.RemoteTransport`  the HTTP response of the server has ended
+======================================  ==================================  ==========================================
+
+The first of each pair is for any request. A call of an approved tool takes the fast path and is one object for all
+three places in this package: an `open_requests.ToolCall`.
+
 All modules here do input or output, except `http_limits`. Decisions about messages are made in `gateway.session`.
 """

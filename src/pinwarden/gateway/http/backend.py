@@ -177,7 +177,7 @@ class Backend:
         conversation.notify(ParsedMessage(data=encode(initialized), value=initialized))
         conversation.listen(_NotificationSink(self, self._on_message))
         # The gateway opened this stream itself, so the stream must not keep an unused session open.
-        conversation.stream_counts = False
+        conversation.stream_keeps_session_open = False
         return result
 
     @property
@@ -234,7 +234,7 @@ class Backend:
             response.fail(SERVER_UNAVAILABLE, "the server is unavailable")
             return None
         if message.method == "resources/subscribe":
-            self.conversation.stream_counts = True  # the client waits for updates
+            self.conversation.stream_keeps_session_open = True  # the client waits for updates
         return self.conversation.request(message, response, parameters)
 
     def notify(self, message: ParsedMessage) -> None:

@@ -63,7 +63,7 @@ class Bridge:
         self._client = client
         self.closed = False
         self.session_ended = False
-        self.stream_counts = True
+        self.stream_keeps_session_open = True
         self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _OpenAttempt] = {}

@@ -50,26 +50,26 @@ class Conversation(MessageRelay):
         budget = budget or MemoryBudget(limits.max_queued_bytes)
         super().__init__(session, recorder, limits, clock, executor or FairExecutor(), budget, tracing)
         self.forget_era: Callable[[], None] = lambda: None
-        self.stream_counts = True
+        self.stream_keeps_session_open = True
         """Whether an open notification stream counts as use of the conversation."""
         self._on_closed = on_closed
         self._throttle = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._relay_deferred)
         self._outdated: set[str] = set()
         """Methods of deferred ``list_changed`` notifications that the session has not processed yet."""
-        self._watchdog = Watchdog(self, self._open, limits.response_seconds)
+        self._watchdog = Watchdog(self, self._open_requests, limits.response_seconds)
 
     # Requests that end without a response
 
     def cancel(self, request_id: RequestId | None) -> None:
         """Cancel a request whose client disconnected."""
-        pending = None if request_id is None else self._open.forget(request_id)
+        pending = None if request_id is None else self._open_requests.forget(request_id)
         if pending is None or request_id is None:
             return
         if type(pending) is PendingRequest and pending.on_cancelled is not None:
             pending.on_cancelled()
         if self.closed:
             return
-        self._open.abandon(request_id)
+        self._open_requests.abandon(request_id)
         self._queue.run(partial(self._cancel_upstream, request_id))
 
     def _cancel_upstream(self, request_id: RequestId) -> None:
@@ -78,7 +78,7 @@ class Conversation(MessageRelay):
         # The session stops waiting for the response, which may come late or never.
         if not self.session.abandon_request(request_id[1]):
             # The server will not respond. The id stays in use until a refusal of the request is sent.
-            free_id = partial(self._abandoned.pop, request_id, None)
+            free_id = partial(self._open_requests.abandoned.pop, request_id, None)
             self._refusals.run_when_sent(partial(self._queue.run, free_id))
         elif self.transport is not None:
             self.transport.cancel(request_id)
@@ -108,11 +108,11 @@ class Conversation(MessageRelay):
         self._queue.run(partial(self._fail_not_executed, request_id, reason))
 
     def _fail_not_executed(self, request_id: RequestId, reason: str) -> None:
-        pending = None if self.closed else self._open.forget(request_id)
+        pending = None if self.closed else self._open_requests.forget(request_id)
         if pending is None:
             return
         self.session.abandon_request(request_id[1])
-        if self._open.is_cancelled(pending):
+        if self._open_requests.is_cancelled(pending):
             pending.sink.drop()
         else:
             pending.sink.fail_not_executed(reason)
@@ -120,7 +120,7 @@ class Conversation(MessageRelay):
     def on_session_ended(self, sent_ids: Set[RequestId], reason: str) -> None:
         """Fail the requests that were not sent before the server ended the session. Clients can retry them."""
         self.session_ended = True
-        for request_id in [pending for pending in self._pending if pending not in sent_ids]:
+        for request_id in [pending for pending in self._open_requests.by_id if pending not in sent_ids]:
             self.on_not_executed(request_id, reason)
 
     def on_unparsed_refusal(self) -> None:
@@ -172,12 +172,16 @@ class Conversation(MessageRelay):
 
     def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request of the client or the gateway with this id may be open."""
-        return request_id in self._pending or self.session.is_gateway_id(request_id[1])
+        return request_id in self._open_requests.by_id or self.session.is_gateway_id(request_id[1])
 
     @property
     def is_idle(self) -> bool:
         """Whether the conversation has no open request, and no stream that counts as use."""
-        return not self._pending and not self._queue.busy and not (self.stream_counts and self._notifications.is_open)
+        return (
+            not self._open_requests.by_id
+            and not self._queue.busy
+            and not (self.stream_keeps_session_open and self._notifications.is_open)
+        )
 
     def on_server_lost(self, reason: str) -> None:
         """Fail all open requests and end the conversation, because the server is gone."""
@@ -200,11 +204,13 @@ class Conversation(MessageRelay):
         if self.closed:
             return
         self.closed = True
-        sinks = [(pending.sink, self._open.is_cancelled(pending)) for pending in self._pending.values()]
+        sinks = [
+            (pending.sink, self._open_requests.is_cancelled(pending)) for pending in self._open_requests.by_id.values()
+        ]
         self._queue.drop()
         self._throttle.clear()
         self._release_slow_requests(self._slow_requests)
-        self._open.clear()
+        self._open_requests.clear()
         for sink, cancelled in sinks:
             if cancelled:
                 sink.drop()
@@ -218,8 +224,10 @@ class Conversation(MessageRelay):
     def end_stream(self) -> None:
         """End all open event streams: notifications and subscriptions."""
         self._notifications.end()
-        for request_id in [request_id for request_id, pending in self._pending.items() if pending.deadline == inf]:
-            sink = self._pending[request_id].sink
+        for request_id in [
+            request_id for request_id, pending in self._open_requests.by_id.items() if pending.deadline == inf
+        ]:
+            sink = self._open_requests.by_id[request_id].sink
             self.cancel(request_id)
             sink.drop()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
@@ -38,9 +38,6 @@ from pinwarden.surface.protocol import (
     VERSION_META,
 )
 from pinwarden.system.fair_executor import OverloadedError
-
-if TYPE_CHECKING:
-    from pinwarden.gateway.http.session_manager import Route
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"

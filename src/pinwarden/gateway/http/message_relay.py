@@ -12,8 +12,8 @@ Three paths lead through these steps:
 - The general path runs all steps at once, without waiting: `_relay_client_message`, `_relay_server_message`.
 - A message that takes long to check goes through `_relay_on_thread`. The messages that arrive meanwhile are queued
   (`session_queue`), so that the order stays the same.
-- A call of an approved tool takes the fast path: `send_call` for the request, the first half of
-  `_relay_server_message` for the result.
+- A call of an approved tool takes the fast path. `send_call` gives it an id and a `ToolCall`, `_admit_call` decides and
+  records, and the transport sends it. `_relay_server_message` passes the result to the `ToolCall`.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ class MessageRelay(ABC):
         self._executor = executor
         self._json = Limits(max_bytes=limits.max_server_message_bytes)
         self._fast_path = session.fast_path
-        self._open = OpenRequests(session.name, limits.max_in_flight)
-        self._pending = self._open.by_id
-        self._abandoned = self._open.abandoned
+        self._open_requests = OpenRequests(session.name, limits.max_in_flight)
         self._notifications = NotificationStream(limits)
         self._queue = SessionQueue(limits.max_unsent_bytes, budget, self._on_overflow, self._on_error)
         self._refusals = PendingRefusals(limits.max_in_flight)
@@ -165,7 +163,7 @@ class MessageRelay(ABC):
     def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
-        if self.closed or self._open.is_full:
+        if self.closed or self._open_requests.is_full:
             reason = "the session ended" if self.closed else "too many requests to this server are open"
             sink.fail(SERVER_UNAVAILABLE, reason)
             return None
@@ -183,7 +181,7 @@ class MessageRelay(ABC):
         pending = PendingRequest(message, sink, parameters)
         # A server responds to a subscription only when the subscription ends.
         pending.sent_at, pending.deadline = now, inf if message.method == LISTEN else now + self.limits.response_seconds
-        message, request_id = self._open.add(
+        message, request_id = self._open_requests.add(
             message, request_id, pending, shared=self.transport is not None and self.transport.shared
         )
         if self._tracing is not None:
@@ -198,27 +196,31 @@ class MessageRelay(ABC):
         self.last_used = self._clock()
         if not self.closed:
             if message.method == CANCELLED:
-                self._open.cancel(message.params.get("requestId"))
+                self._open_requests.cancel(message.params.get("requestId"))
             self._on_client_message(message)
 
     def send_call(  # noqa: PLR0913  parsed already by the caller
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
     ) -> bool:
-        """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
-        transport, client_id = self.transport, message.get("id")
+        """Send a tool call as a `ToolCall`. Returns False, without side effects, if `request` has to send it.
+
+        It is forwarded on the fast path if that admits it. Otherwise the session decides about it, as about any
+        message of the client.
+        """
+        transport, open_requests, client_id = self.transport, self._open_requests, message.get("id")
         request_id = to_request_id(client_id)
-        if self.closed or self.session_ended or transport is None or self._open.is_full or request_id is None:
+        if self.closed or self.session_ended or transport is None or open_requests.is_full or request_id is None:
             return False
         if type(client_id) is str and len(client_id) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
         token = None if meta is None else to_request_id(meta.get("progressToken"))
         if token is not None and (
-            transport.shared or self._open.is_id_in_use(request_id) or self._open.is_token_in_use(token)
+            transport.shared or open_requests.is_id_in_use(request_id) or open_requests.is_token_in_use(token)
         ):
             return False
-        if transport.shared or self._open.is_id_in_use(request_id):
-            new_id = self._open.allocate_id() if type(client_id) is int else None
+        if transport.shared or open_requests.is_id_in_use(request_id):
+            new_id = open_requests.allocate_id() if type(client_id) is int else None
             changed = None if new_id is None else replace_id(body, client_id, new_id[1])
             if new_id is None or changed is None:
                 return False
@@ -227,20 +229,27 @@ class MessageRelay(ABC):
         call = ToolCall(self, connection, request_id, client_id, parameters, now, stateless=stateless)
         call.deadline = now + self.limits.response_seconds
         connection.begin_response(call)
-        self._open.add_call(request_id, call, token)
+        open_requests.add_call(request_id, call, token)
+        if self._admit_call(message, request_id, now):
+            transport.send_call(call, body, message, name)
+        else:
+            self._on_client_message(ParsedMessage(body, message))
+        return True
+
+    def _admit_call(self, message: Any, request_id: RequestId, now: float) -> bool:
+        """Decide about a call on the fast path, and record it. Returns False if the session has to decide."""
         # While server messages are queued, the session decides: one of them may say that the tool changed.
-        if self._recorder.can_record_calls and not self._queue.busy:
-            event = self._fast_path.admit(message, now)
-            if event is not None:
-                try:
-                    self._recorder.record_call(event, request_id[1])
-                except PinwardenError:
-                    # The session will refuse the call, with the reason why it cannot be recorded.
-                    self._fast_path.withdraw(request_id[1])
-                else:
-                    transport.send_call(call, body, message, name)
-                    return True
-        self._on_client_message(ParsedMessage(body, message))
+        if not self._recorder.can_record_calls or self._queue.busy:
+            return False
+        event = self._fast_path.admit(message, now)
+        if event is None:
+            return False
+        try:
+            self._recorder.record_call(event, request_id[1])
+        except PinwardenError:
+            # The session will refuse the call, with the reason why it cannot be recorded.
+            self._fast_path.withdraw(request_id[1])
+            return False
         return True
 
     def _on_client_message(self, message: ParsedMessage) -> None:
@@ -308,13 +317,13 @@ class MessageRelay(ABC):
         value = parse_server_value(data, self._json)
         if type(value) is dict and "method" not in value:
             request_id = to_request_id(value.get("id"))
-            call = None if request_id is None else self._pending.get(request_id)
+            call = None if request_id is None else self._open_requests.by_id.get(request_id)
             if (
                 type(call) is ToolCall
                 and (posted is None or posted.request_id == request_id)
                 and self._fast_path.may_relay(data, value)
             ):
-                self._open.forget(call.request_id)
+                self._open_requests.forget(call.request_id)
                 call.send_result(data, value)
                 if posted is not None:
                     posted.has_response = True
@@ -331,7 +340,7 @@ class MessageRelay(ABC):
     def _decide_server_message(
         self, message: ParsedMessage, posted: PostedRequest | None, now: float
     ) -> DecidedMessage:
-        if self._abandoned and message.is_response and message.id in self._abandoned:
+        if self._open_requests.abandoned and message.is_response and message.id in self._open_requests.abandoned:
             return DecidedMessage(None, message, posted)
         return DecidedMessage(self.session.on_server_message(message.data, now, message.value), message, posted)
 
@@ -367,7 +376,7 @@ class MessageRelay(ABC):
             posted.has_response = True
         if output is None:
             if message is not None and message.id is not None:
-                self._abandoned.pop(message.id, None)
+                self._open_requests.abandoned.pop(message.id, None)
         elif decision.error is not None:
             self._fail_unrecorded(output, decision.error)
         elif decision.recorded or not (output.events or output.sightings):
@@ -417,10 +426,10 @@ class MessageRelay(ABC):
 
     def _send_to_server(self, message: ParsedMessage, transport: UpstreamTransport) -> None:
         request_id = message.id if message.is_request else None
-        pending = None if request_id is None else self._pending.get(request_id)
-        if request_id is not None and self._open.is_unwanted(request_id):
+        pending = None if request_id is None else self._open_requests.by_id.get(request_id)
+        if request_id is not None and self._open_requests.is_unwanted(request_id):
             # The request was cancelled while it was being recorded, so the server does not get it.
-            self._abandoned.pop(request_id, None)
+            self._open_requests.abandoned.pop(request_id, None)
             self._forget_request(request_id)
             if pending is not None:
                 pending.sink.drop()
@@ -435,7 +444,7 @@ class MessageRelay(ABC):
 
     def _forget_request(self, request_id: RequestId) -> None:
         """Forget a request that the server does not get."""
-        self._open.forget(request_id)
+        self._open_requests.forget(request_id)
         self.session.abandon_request(request_id[1])
 
     def _select_headers(
@@ -459,11 +468,11 @@ class MessageRelay(ABC):
     def _send_to_client(self, message: ParsedMessage, posted: PostedRequest | None, status: int) -> None:
         if "method" not in message.members:
             request_id = message.id
-            pending = None if request_id is None else self._open.forget(request_id)
+            pending = None if request_id is None else self._open_requests.forget(request_id)
             if pending is not None:
                 pending.sink.respond(restore_client_id(message, pending), status)
             return
-        pending = self._open.find_by_message(message, None if posted is None else posted.request_id)
+        pending = self._open_requests.find_by_message(message, None if posted is None else posted.request_id)
         transport = self.transport
         if (
             transport is not None
@@ -477,7 +486,7 @@ class MessageRelay(ABC):
         if pending is not None and pending.sink.is_open:
             pending.sink.send_message(message)
         elif not self._notifications.send(message.data):
-            other = self._open.find_oldest_open_sink() if pending is None and posted is None else None
+            other = self._open_requests.find_oldest_open_sink() if pending is None and posted is None else None
             if other is not None:
                 other.send_message(message)
             else:

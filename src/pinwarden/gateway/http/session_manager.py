@@ -46,7 +46,7 @@ class AnyConversation(Protocol):
     session_ended: bool
     """Whether the server ended the session, so that requests need a new one."""
     last_used: float
-    stream_counts: bool
+    stream_keeps_session_open: bool
     """Whether an open notification stream counts as use."""
 
     def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:

@@ -35,7 +35,7 @@ class Watchdog:
 
     def __init__(self, conversation: WatchedConversation, open_requests: OpenRequests, seconds: float) -> None:
         self._conversation = conversation
-        self._open = open_requests
+        self._open_requests = open_requests
         self._seconds = seconds
         self._pinged_at: float | None = None
         """When the open ping was sent; None if no ping is open."""
@@ -44,10 +44,10 @@ class Watchdog:
         """Check all deadlines. Called about once a second."""
         conversation = self._conversation
         hangs = False
-        for request_id, pending in self._open.find_overdue(now):
+        for request_id, pending in self._open_requests.find_overdue(now):
             silent = conversation.last_received < pending.sent_at
-            if self._open.is_cancelled(pending):
-                self._open.forget(request_id)
+            if self._open_requests.is_cancelled(pending):
+                self._open_requests.forget(request_id)
                 pending.sink.drop()
                 if silent:
                     self._ping(now)
@@ -63,7 +63,7 @@ class Watchdog:
             if transport is None or not transport.check_hang(oldest):
                 conversation.on_server_lost("the server does not respond")
         elif transport is not None:
-            transport.expire(oldest, self._open.by_id)
+            transport.expire(oldest, self._open_requests.by_id)
 
     def _ping(self, now: float) -> None:
         """Ping the server, unless a ping is open."""

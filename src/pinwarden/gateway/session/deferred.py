@@ -10,6 +10,7 @@ from pinwarden.gateway.session.messages import (
     LISTEN,
     ClientRequest,
     ForwardedRequest,
+    OpenRequest,
     ServerResponse,
     TaskNotification,
     build_error_response,
@@ -116,7 +117,7 @@ class RequestTimeouts:
         """Restart the timeout of all open requests, because the server made progress or waits for the client."""
         self._restarted = now
 
-    def find_overdue(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
+    def find_overdue(self, open_requests: dict[Any, OpenRequest], now: float) -> list[ForwardedRequest]:
         """Return the requests that timed out. Subscriptions have no timeout: they get a response when they end."""
         since: dict[Any, tuple[object, float]] = {}
         overdue: list[ForwardedRequest] = []

@@ -23,7 +23,7 @@ from pinwarden.core.strict_json import JITER_DEPTH
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import CheckedLists
-from pinwarden.gateway.session.messages import CALL, ForwardedRequest
+from pinwarden.gateway.session.messages import CALL, OpenRequest
 from pinwarden.gateway.session.output import SessionAudit
 from pinwarden.gateway.session.responses import ResponseDecider
 from pinwarden.gateway.session.server import CheckedServer
@@ -35,7 +35,7 @@ LONGEST_TEXT_ID = 256
 LINK_MARKER = b'"resource'
 """Text that every result with a resource or a link contains, unless the server escaped its letters."""
 _COMPLETE = "complete"
-_SHORT = 2 * JITER_DEPTH  # bytes; a shorter text cannot be nested too deeply or contain a number that is too long
+_SHORT = 2 * JITER_DEPTH  # bytes; a text that is no longer cannot be nested too deeply or contain too long a number
 # The only members of a call, a result and a progress notification on the fast path. The session checks whether another
 # member makes the message ambiguous.
 _PARAMS = frozenset({"name", "arguments", "_meta", "task"})
@@ -60,8 +60,13 @@ class CallFastPath:
         lists: CheckedLists,
         server: CheckedServer,
         responses: ResponseDecider,
-        open_requests: dict[Any, ForwardedRequest | str],
+        open_requests: dict[Any, OpenRequest],
     ) -> None:
+        """``open_requests`` is the session's own table: calls are added to it and removed from it here as well.
+
+        This happens without the session's lock. Each change is one dictionary operation, which is atomic. Who goes
+        through the whole table therefore copies it first, with ``tuple``.
+        """
         self.guard = guard
         self._audit = audit
         self._lists = lists
@@ -80,7 +85,8 @@ class CallFastPath:
         self._granted = self.remaining = 0
         self.progressed = False
         """Whether the server reported progress since the last check for timeouts."""
-        self._is_strict: Callable[[bytes, Any], bool]
+        self._is_strict: Callable[[bytes, Any], bool] = _is_never_strict
+        """The exact check of `load_parser`'s module. Until that is loaded, no text counts as strictly valid."""
         self.relays_results = False
         """Whether results and progress may be forwarded without the session."""
 
@@ -129,8 +135,7 @@ class CallFastPath:
                     members += len(arguments)
                 if count > 2 and type(meta := params.get("_meta")) is dict:
                     members += len(meta)
-                # If there are as many colons as members, no member is repeated and no string contains a colon.
-                if (text.count(b":") != members or len(text) > _SHORT) and not self._is_strict(text, message):
+                if not self._is_strictly_valid(text, message, members):
                     return None
         except (KeyError, TypeError, AttributeError):
             return None
@@ -181,7 +186,7 @@ class CallFastPath:
                 members, content = 3 + len(result), result.get("content")
                 if type(content) is list and len(content) == 1 and type(content[0]) is dict:
                     members += len(content[0])
-                if (data.count(b":") != members or len(data) > _SHORT) and not self._is_strict(data, message):
+                if not self._is_strictly_valid(data, message, members):
                     return False
         except (KeyError, TypeError, AttributeError):
             return False
@@ -192,8 +197,8 @@ class CallFastPath:
             return False  # it may be an escaped resource link
         if self.generation != self.guard.generation or not self.relays_results:
             return False
-        del self.open[request_id]
-        return True
+        # If another thread removed the call in the meantime, the session handles the result as a late one.
+        return self.open.pop(request_id, None) is not None
 
     def _may_relay_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
         params = message["params"]
@@ -204,14 +209,27 @@ class CallFastPath:
             and "jsonrpc" in message
             and self.generation == self.guard.generation
             and self.relays_results
-            and (
-                not fast_parsed
-                or (data.count(b":") == 3 + len(params) and len(data) <= _SHORT)
-                or self._is_strict(data, message)
-            )
+            and (not fast_parsed or self._is_strictly_valid(data, message, 3 + len(params)))
         )
         self.progressed = self.progressed or relayed
         return relayed
+
+    def _is_strictly_valid(self, text: bytes, message: Any, members: int) -> bool:
+        """Whether the strict parser would accept this text, which the fast parser parsed as ``message``.
+
+        ``members`` is a lower bound: the number of members of some objects in ``message``. If the text is short and has
+        exactly as many colons, it is strictly valid, and the slower exact check is not needed:
+
+        1. A member is written with one colon outside strings. So a text has at least as many colons as members are
+           written in it.
+        2. A repeated member is written more than once, but is one member of ``message``. So at least as many members
+           are written as ``message`` has, and ``message`` has at least as many as were counted.
+        3. If the first and the last of these numbers are equal, all are. So no member is repeated, which is what the
+           strict parser refuses and the fast parser does not. (No string contains a colon, and no member was left out
+           of the count.)
+        4. The other texts that only the strict parser refuses, with deep nesting or long numbers, are not short.
+        """
+        return (text.count(b":") == members and len(text) <= _SHORT) or self._is_strict(text, message)
 
     def invalidate(self) -> None:
         """Leave all messages to the session until `refresh` runs. Adds the calls so far to the list's use count."""
@@ -232,3 +250,7 @@ class CallFastPath:
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
         self.relays_results = self._responses.may_relay()
         self.generation = generation
+
+
+def _is_never_strict(_text: bytes, _message: Any) -> bool:
+    return False

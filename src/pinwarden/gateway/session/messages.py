@@ -144,6 +144,10 @@ class ForwardedRequest:
         """Whether the request is for a page after the first."""
 
 
+OpenRequest = ForwardedRequest | str
+"""A request without a response. Of a call that took the fast path, only the name of the tool is kept."""
+
+
 class ClientRequest:
     """A request from the client that is not decided yet."""
 

@@ -38,6 +38,7 @@ from pinwarden.gateway.session.messages import (
     LISTEN,
     ClientRequest,
     ForwardedRequest,
+    OpenRequest,
     ServerResponse,
     TaskNotification,
     build_error_response,
@@ -101,9 +102,11 @@ class Session:
         self._requests = RequestDecider(guard, self._audit, self._lists, self._server, links)
         self._responses = ResponseDecider(guard, self._audit, self._lists, self._server, self._requests, links)
         self._server_requests = self._responses.server_requests
-        self._open: dict[Any, ForwardedRequest | str] = {}
-        """Requests that wait for the server's response, by id. For a call on the fast path, the value is the tool."""
-        self.fast_path = CallFastPath(guard, self._audit, self._lists, self._server, self._responses, self._open)
+        self._open_requests: dict[Any, OpenRequest] = {}
+        """Requests that wait for the server's response, by id. `CallFastPath` changes this table too, without lock."""
+        self.fast_path = CallFastPath(
+            guard, self._audit, self._lists, self._server, self._responses, self._open_requests
+        )
         """Transports try the fast path before they pass a message to the session."""
         self._deferred = DeferredMessages(guard.limits, self._audit)
         self._cancelled: set[Any] = set()
@@ -125,7 +128,7 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Whether no request is open or deferred, in either direction."""
-        return not (self._open or self._deferred.queue or self._server_requests.open)
+        return not (self._open_requests or self._deferred.queue or self._server_requests.open)
 
     @property
     def waits_for_list(self) -> bool:
@@ -134,7 +137,7 @@ class Session:
             return True
         # A copy, because the fast path adds and removes calls without the lock.
         open_requests = [
-            request for request_id, request in tuple(self._open.items()) if request_id not in self._cancelled
+            request for request_id, request in tuple(self._open_requests.items()) if request_id not in self._cancelled
         ]
         return any(
             type(request) is ForwardedRequest and (request.list_kind is not None or request.method == LIST_TASKS)
@@ -217,11 +220,11 @@ class Session:
         """Respond with an error to all open requests except cancelled ones, after the server closed the connection."""
         out = OutputBuilder()
         with self._lock:
-            open_ids = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
+            open_ids = [request_id for request_id in tuple(self._open_requests) if request_id not in self._cancelled]
             for request_id in (*open_ids, *self._deferred.take_request_ids()):
                 text = "pinwarden: the server closed the connection before it sent a response"
                 out.to_client.append(build_error_response(request_id, SERVER_UNAVAILABLE, text))
-            self._open.clear()
+            self._open_requests.clear()
             self._cancelled.clear()
         return out.build()
 
@@ -263,7 +266,7 @@ class Session:
         with self._lock:
             self._deferred.forget(request_id)
             self._cancelled.discard(request_id)
-            request = self._open.pop(request_id, None)
+            request = self._open_requests.pop(request_id, None)
             if type(request) is ForwardedRequest and request.method == "initialize":
                 self._lists.end_handshake(None)
         return request is not None
@@ -332,11 +335,11 @@ class Session:
             text = "pinwarden: the id of this request is invalid or in use"
             out.to_client.append(build_error_response(request_id if valid else None, INVALID_REQUEST, text))
             return
-        if len(self._open) >= self._limits.max_open:
+        if len(self._open_requests) >= self._limits.max_open:
             for cancelled in self._cancelled:  # most servers never respond to cancelled requests
-                self._open.pop(cancelled, None)
+                self._open_requests.pop(cancelled, None)
             self._cancelled.clear()
-        if len(self._open) >= self._limits.max_open:
+        if len(self._open_requests) >= self._limits.max_open:
             out.to_client.append(
                 build_error_response(request_id, SERVER_UNAVAILABLE, "pinwarden: too many requests are open")
             )
@@ -345,7 +348,7 @@ class Session:
         self._decide_request(ClientRequest(data, message, now), now, out)
 
     def _is_id_in_use(self, request_id: Any) -> bool:
-        if request_id in self._open or self._lists.is_gateway_id(request_id):
+        if request_id in self._open_requests or self._lists.is_gateway_id(request_id):
             return True
         return bool(self._deferred.queue) and request_id in self._deferred
 
@@ -367,7 +370,7 @@ class Session:
         elif isinstance(decision, bytes):
             out.to_client.append(decision)
         else:
-            self._open[message["id"]] = decision
+            self._open_requests[message["id"]] = decision
             out.to_server.append(request.data)
 
     def _learn_client(self, method: str, message: Any) -> None:
@@ -401,10 +404,10 @@ class Session:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
             return True
-        if is_id(request_id) and (request := self._open.get(request_id)) is not None:
+        if is_id(request_id) and (request := self._open_requests.get(request_id)) is not None:
             self._cancelled.add(request_id)
             if type(request) is str:  # so that its response does not take the fast path
-                self._open[request_id] = ForwardedRequest(request_id, CALL, request)
+                self._open_requests[request_id] = ForwardedRequest(request_id, CALL, request)
         return self._deferred.cancel(request_id)
 
     # Messages of the server
@@ -526,7 +529,7 @@ class Session:
 
     def _take_open_request(self, request_id: Any) -> ForwardedRequest | None:
         """Remove and return the open request that a response belongs to."""
-        request = self._open.pop(request_id, None) if is_id(request_id) else None
+        request = self._open_requests.pop(request_id, None) if is_id(request_id) else None
         if self._cancelled and request is not None:
             self._cancelled.discard(request_id)
         return ForwardedRequest(request_id, CALL, request) if isinstance(request, str) else request
@@ -575,7 +578,7 @@ class Session:
         # A copy, because the fast path adds and removes calls without the lock.
         subscriptions = [
             request.target.split()
-            for request in tuple(self._open.values())
+            for request in tuple(self._open_requests.values())
             if type(request) is ForwardedRequest and request.method == LISTEN
         ]
         return any(set(methods) <= set(subscribed) for subscribed in subscriptions)
@@ -587,7 +590,7 @@ class Session:
         if self._server_requests.open or self.fast_path.progressed:
             self._timeouts.restart(now)  # the server is working, or waits for the user
             self.fast_path.progressed = False
-        for request in self._timeouts.find_overdue(self._open, now):
+        for request in self._timeouts.find_overdue(self._open_requests, now):
             request_id, was_cancelled = request.request_id, request.request_id in self._cancelled
             # The request stays open, so that its id stays in use and a late response is dropped.
             self._cancelled.add(request_id)
@@ -612,7 +615,7 @@ class Session:
         if not self._lists.is_gateway_id(request_id):
             self._cancelled.discard(request_id)
             # If the request is no longer open, another thread has already sent an error for it.
-            if self._open.pop(request_id, None) is not None:
+            if self._open_requests.pop(request_id, None) is not None:
                 out.to_client.append(build_error(request_id))
             return
         if self._subscription.is_gateway_id(request_id):
