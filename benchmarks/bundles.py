@@ -17,11 +17,11 @@ from benchmarks.measure import Goal, compare, table
 from pinwarden import PrivateKey, signing_preimage
 from pinwarden.bundle import attestation
 from pinwarden.bundle.acceptance import accept
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
 from pinwarden.bundle.document import add_signature, build_default_profile, encode_document
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, build_unsigned_pointers
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.judgement_peers import Listing, available_peers
-from pinwarden.surface.drift import verdict
+from pinwarden.surface.drift import summary
 from pinwarden.surface.drift.changes import CRITICAL, INFO, Change, blocked_by_default
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.scan.scan import scan
@@ -175,7 +175,7 @@ def compare_cases(case: Case) -> tuple[Change, ...]:
 
 def count_decisions(changes: Sequence[Change]) -> int:
     """How many decisions a person takes about these changes."""
-    group: Callable[[Sequence[Change]], Sequence[object]] | None = getattr(verdict, "group_decisions", None)
+    group: Callable[[Sequence[Change]], Sequence[object]] | None = getattr(summary, "group_decisions", None)
     return count_items(changes) if group is None else len(group(changes))
 
 

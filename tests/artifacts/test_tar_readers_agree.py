@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden.artifacts.archives.package_tarball import read_package_json, read_tarball_files
-from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
+from pinwarden.artifacts.archives.rules import ARCHIVE_LIMITS
 from pinwarden.artifacts.archives.tar import read_tar
 from pinwarden.core.errors import PinwardenError
 
@@ -131,7 +131,7 @@ def test_attack_an_ambiguous_tarball_is_refused_when_checked_and_when_unpacked(a
 )
 def test_attack_an_ambiguous_tarball_is_refused_as_a_bundle(attack: str) -> None:
     with pytest.raises(PinwardenError) as caught:
-        [file.read() for file in read_tar(ATTACKS[attack], DEFAULT_LIMITS)]
+        [file.read() for file in read_tar(ATTACKS[attack], ARCHIVE_LIMITS)]
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 

@@ -10,6 +10,7 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.bundle import attestation, log_documents, trust
 from pinwarden.bundle.acceptance import accept, check_documents, result_to_json
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_documents import (
     build_unlinked_manifest,
     descriptor_from_json,
@@ -17,7 +18,6 @@ from pinwarden.bundle.bundle_documents import (
     link_manifest,
 )
 from pinwarden.bundle.document import add_signature, build_default_profile
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS
 from pinwarden.core.record import replace
 from tests.support.bundle_world import (

@@ -8,9 +8,9 @@ from itertools import combinations
 import pytest
 
 from pinwarden.bundle.acceptance import accept
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.attestation import ATTESTATION_SIGNED_FIELDS
 from pinwarden.bundle.document import add_signature
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.core.record import replace
 from tests.support.bundle_world import AUDITOR, BEFORE, FILES, MAINTAINER, OTHER_DOCUMENT, STRANGER, Documents, attested
 

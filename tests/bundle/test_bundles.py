@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from pinwarden import PinwardenError
-from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
+from pinwarden.artifacts.archives.rules import ARCHIVE_LIMITS
 from pinwarden.artifacts.archives.tar import read_tar
 from pinwarden.bundle import tar_zstd
 from pinwarden.bundle.acceptance import check_documents
@@ -460,7 +460,7 @@ def test_tar_header_that_changes_how_the_next_is_read_is_refused() -> None:
         evil.pax_headers = {"GNU.sparse.size": "1"}
         archive.addfile(evil)
     with pytest.raises(PinwardenError) as caught:
-        list(read_tar(plain.getvalue(), DEFAULT_LIMITS))
+        list(read_tar(plain.getvalue(), ARCHIVE_LIMITS))
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 

@@ -244,7 +244,7 @@ class TestDoctor:
         outcome = machine.install().run("doctor", "--scope", "project", "--format", "json")
         facts = parse_report(outcome)
         assert {name: facts[name] for name in ("ok", "checked", "issues")} == recorded("doctor-ok.json")
-        assert (outcome.code, facts["strangers"]) == (0, [])
+        assert (outcome.code, facts["unknownServers"]) == (0, [])
 
     def test_doctor_finds_the_same_drift_as_toolpin_in_more_detail(self, machine: Machine) -> None:
         shutil.copyfile(INSTALLED / "tampered-dot-mcp.json", machine.install().project / ".mcp.json")
@@ -298,7 +298,7 @@ class TestDoctor:
         here = {str(machine.project): {"mcpServers": {"planted": {"command": "npx"}}}}
         (machine.home / ".claude.json").write_text(json.dumps({"projects": here}))
         facts = parse_report(machine.run("doctor", "--format", "json"))
-        assert [(server["server"], server["scope"]) for server in facts["strangers"]] == [("planted", "local")]
+        assert [(server["server"], server["scope"]) for server in facts["unknownServers"]] == [("planted", "local")]
 
     def test_servers_locked_from_several_configurations_are_as_approved_in_each(self, machine: Machine) -> None:
         pinned = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"], "env": {"NOTES_DIR": "./notes"}}
@@ -309,7 +309,7 @@ class TestDoctor:
         desktop.write_text(json.dumps({"mcpServers": {"files": {**pinned, "args": ["-y", "@acme/files@3.0.0"]}}}))
         assert machine.run("init", "--by", "ada").code == 0
         clean = machine.run("doctor", "--format", "json")
-        assert (clean.code, parse_report(clean)["issues"], parse_report(clean)["strangers"]) == (0, [], [])
+        assert (clean.code, parse_report(clean)["issues"], parse_report(clean)["unknownServers"]) == (0, [], [])
         desktop.write_text(json.dumps({"mcpServers": {"files": {**pinned, "args": ["-y", "@evil/files@3.0.0"]}}}))
         drifted = parse_report(machine.run("doctor", "--format", "json"))
         assert [(issue["key"], issue["kind"]) for issue in drifted["issues"]] == [("files:generic", "drift")]
@@ -328,7 +328,7 @@ class TestDoctor:
             machine.configure({"rogue": _approved()}).run("doctor", "--scope", "project", "--format", "json")
         )
         assert "integrity_mismatch" in codes(facts["lock"]["problems"])
-        assert codes(facts["strangers"], "server") == {"rogue"}
+        assert codes(facts["unknownServers"], "server") == {"rogue"}
 
     @pytest.mark.parametrize("content", [b"{", b'{"mcpServers": {"a": {}, "a": {}}}', b"\xff\xfe"])
     def test_a_damaged_file_is_not_treated_as_empty(self, machine: Machine, content: bytes) -> None:

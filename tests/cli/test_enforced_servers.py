@@ -230,7 +230,7 @@ class TestProbing:
         world.done(*asking)
         assert set(world.record["surface"]["items"]["tools"]) == {"same", "look"}
         report = world.run_json("ci", "--live", "--allow-execute")[1]
-        assert (report["ok"], report["asked"]["live"]) == (True, 1)
+        assert (report["ok"], report["requested"]["live"]) == (True, 1)
 
     def test_a_probe_in_a_sandbox_uses_the_verified_bytes(self, world: Enforced) -> None:
         world.done("approve", "notes", "--allow-execute", "--sandbox", "--yes")

@@ -303,7 +303,7 @@ class TestReportsForMachines:
         facts = json.loads(world.run("ci", "--registry", "--offline", "--format", "json").out)
         checks = [facts["checks"][name] for name in ("integrity", "configs", "policy", "registry", "live")]
         assert checks == ["ok", "ok", "ok", "none", "skipped"]
-        assert (facts["asked"]["registry"], facts["asked"]["live"]) == (0, 0)
+        assert (facts["requested"]["registry"], facts["requested"]["live"]) == (0, 0)
         outcome = world.run("ci", "--registry", "--offline")
         text = outcome.out
         assert (outcome.code, "there is nothing to look up" in " ".join(text.split())) == (3, True)

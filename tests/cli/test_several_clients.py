@@ -284,7 +284,7 @@ class TestPinning:
             world.lock.unlink()
             world.write("claude", notes=in_words_of("claude", ["npx", "-y", "acme-notes"], "KEY"))
             world.done("init", "--allow-execute", "--pass-env", "NPM_CONFIG_REGISTRY")
-            assert world.records()["notes:claude"]["askedRelease"] == "2.0.0"
+            assert world.records()["notes:claude"]["probedRelease"] == "2.0.0"
             floating = world.lock.read_bytes()
             for words, asked in (("@2.0.0", True), ("@v2.0.0", True), ("@1.0.0", False), ("@2.0.0 --all", False)):
                 world.lock.write_bytes(floating)

@@ -355,7 +355,7 @@ def test_a_yanked_version_is_reported_with_time_and_reason(user: User) -> None:
     why = decision.refusal.why
     assert (why["version"], why["reason"], why["index"]) == ("1.0.0", "it leaks", 1)
     assert decision.refusal.what == (
-        f"acme.notes 1.0.0 was yanked by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
+        f"acme.notes 1.0.0 was yanked by its publisher at {why['yanked_at_utc']}: it leaks (event 1 of its log)"
     )
     assert user.code(tool="acme.nothing") == "POINTER_NOT_FOUND"
     assert user.code(literal=True) == "POINTER_NOT_FOUND"

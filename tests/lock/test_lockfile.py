@@ -364,7 +364,7 @@ OPTIONAL: dict[str, Any] = {
     "evidence": [{"code": "npm_integrity"}],
     "bundleTree": str(Digest.of_bytes(b"tree")),
     "installScripts": [{"package": "a@1", "digest": str(Digest.of_bytes(b"a")), "by": "ada", "at": NOON}],
-    "askedRelease": "1.2.3",
+    "probedRelease": "1.2.3",
     "surfaceOf": "pkg:npm/notes@1.0.0",
     "configuredIn": {"client": "claude", "scope": "project", "file": ".mcp.json", "answers": {"key": "v"}},
     "bundle": {"tool": "acme.notes"},

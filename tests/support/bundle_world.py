@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.bundle import attestation
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_documents import (
     CAR_MEDIA_TYPE,
@@ -18,7 +19,6 @@ from pinwarden.bundle.bundle_documents import (
     link_manifest,
 )
 from pinwarden.bundle.document import add_signature, build_default_profile
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Constraints, Pointer, build_unsigned_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey, trusted_key_to_json
 from pinwarden.core.digest import blob_cid, document_cid

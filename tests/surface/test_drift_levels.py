@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.drift.verdict import group_decisions
+from pinwarden.surface.drift.summary import group_decisions
 from pinwarden.surface.surface import surface_from_listing
 
 TOOL = {

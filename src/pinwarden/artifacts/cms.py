@@ -28,6 +28,7 @@ from pinwarden.artifacts.cms_signed_data import (
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.text import CLOCK_SKEW_SECONDS
 
 _HASHES: dict[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256,
@@ -40,7 +41,7 @@ _PSS = "1.2.840.113549.1.1.10"
 _ECDSA_WITH = {f"1.2.840.10045.4.3.{2 + index}": name for index, name in enumerate(_HASHES)}
 _ED25519 = "1.3.101.112"
 _NO_PARAMETERS = (b"", b"\x05\x00")
-_CLOCK_SKEW = timedelta(minutes=10)
+_CLOCK_SKEW = timedelta(seconds=CLOCK_SKEW_SECONDS)
 _State = Literal["valid", "valid-untrusted", "invalid"]
 
 

@@ -22,10 +22,10 @@ class ExportLimits(Record):
     total_bytes: int = 16 * 1024 * 1024 * 1024
 
 
-DEFAULT_LIMITS = ExportLimits()
+EXPORT_LIMITS = ExportLimits()
 
 
-def read_osv_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
+def read_osv_export(path: Path, *, limits: ExportLimits = EXPORT_LIMITS) -> Iterator[OsvRecord]:
     """Yield every record of an export. Raises ``OSV_INVALID`` for an invalid record, as it may hide a vulnerability."""
     documents = _read_folder(path) if path.is_dir() else _read_zip(path, limits)
     count = size = 0

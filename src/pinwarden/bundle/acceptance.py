@@ -31,13 +31,7 @@ from operator import lt
 from typing import Any, NoReturn
 
 from pinwarden.artifacts.archives.rules import check_all_portable
-from pinwarden.bundle.bundle_documents import (
-    BundleDocuments,
-    descriptor_from_json,
-    manifest_from_json,
-)
-from pinwarden.bundle.document import is_supported_profile
-from pinwarden.bundle.evidence import (
+from pinwarden.bundle.acceptance_request import (
     AcceptanceRequest,
     check_requirements,
     find_trusted_signers,
@@ -47,6 +41,12 @@ from pinwarden.bundle.evidence import (
     is_same_json,
     parse_documents,
 )
+from pinwarden.bundle.bundle_documents import (
+    BundleDocuments,
+    descriptor_from_json,
+    manifest_from_json,
+)
+from pinwarden.bundle.document import is_supported_profile
 from pinwarden.bundle.log_documents import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.bundle.trust import InstallerPolicy
 from pinwarden.core.digest import document_cid, manifest_root_cid

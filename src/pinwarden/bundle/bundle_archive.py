@@ -18,8 +18,8 @@ from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.archives.tar import BLOCK, read_tar
 from pinwarden.bundle import tar_zstd
 from pinwarden.bundle.bundle_documents import (
+    BUNDLE_LIMITS,
     CAR_MEDIA_TYPE,
-    DEFAULT_LIMITS,
     BundleDescriptor,
     BundleLimits,
     Manifest,
@@ -53,7 +53,7 @@ def build_archive(
 
 
 def check_archive(
-    descriptor: BundleDescriptor, manifest: Manifest, archive: bytes, limits: BundleLimits = DEFAULT_LIMITS
+    descriptor: BundleDescriptor, manifest: Manifest, archive: bytes, limits: BundleLimits = BUNDLE_LIMITS
 ) -> FileContents:
     """Verify an archive against its documents and return the files.
 
@@ -75,7 +75,7 @@ def check_archive(
     return read(manifest, archive)
 
 
-def check_limits(manifest: Manifest, limits: BundleLimits = DEFAULT_LIMITS) -> None:
+def check_limits(manifest: Manifest, limits: BundleLimits = BUNDLE_LIMITS) -> None:
     """Refuse a manifest with too many files or bytes, before any file is read."""
     total = sum(entry.size_bytes for entry in manifest.entries)
     if len(manifest.entries) > limits.files or total > limits.total_bytes:

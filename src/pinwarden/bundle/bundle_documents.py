@@ -361,4 +361,4 @@ class BundleLimits(Record):
     """The total size of all unpacked files."""
 
 
-DEFAULT_LIMITS = BundleLimits()
+BUNDLE_LIMITS = BundleLimits()

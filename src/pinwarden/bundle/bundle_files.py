@@ -9,17 +9,17 @@ from typing import Any
 
 from pinwarden.artifacts.archives.rules import check_all_portable
 from pinwarden.bundle.acceptance import AcceptanceResult, accept, check_documents, result_to_json
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_archive import FileContents, check_archive
 from pinwarden.bundle.bundle_documents import (
+    BUNDLE_LIMITS,
     CAR_MEDIA_TYPE,
-    DEFAULT_LIMITS,
     TAR_ZSTD_MEDIA_TYPE,
     BundleDescriptor,
     BundleDocuments,
     ManifestEntry,
 )
 from pinwarden.bundle.document import DOCUMENT_LIMITS
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.trust import parse_installer_policy, parse_trust
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
@@ -87,7 +87,7 @@ def open_files(files: BundleFiles) -> OpenedBundle:
     """Read and verify a whole bundle."""
     with open_regular(files.archive):  # if the archive is missing, report it before its documents
         pass
-    return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
+    return open_bundle(read_documents(files), read_file(files.archive, BUNDLE_LIMITS.archive_bytes))
 
 
 def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:

@@ -17,11 +17,11 @@ from pinwarden.artifacts.oci_manifest import OciDescriptor as Layer
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
 from pinwarden.bundle.acceptance import Provenance, accept, check_documents, provenance_to_json, rejection_from_error
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES, parse_attestation
-from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, MEDIA_TYPES, BundleDescriptor
+from pinwarden.bundle.bundle_documents import BUNDLE_LIMITS, MEDIA_TYPES, BundleDescriptor
 from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files, unpack
 from pinwarden.bundle.document import DOCUMENT_LIMITS, encode_document
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import parse_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust
 from pinwarden.core.digest import Digest
@@ -335,7 +335,7 @@ def _download_parts(registry: OciRegistry, manifest: ImageManifest) -> BundlePar
     descriptor, bundle_manifest = (_fetch_blob(registry, layer, DOCUMENT_LIMITS.max_bytes) for layer in documents)
     return BundleParts(
         media_type=archive.media_type,
-        archive=_fetch_blob(registry, archive, DEFAULT_LIMITS.archive_bytes),
+        archive=_fetch_blob(registry, archive, BUNDLE_LIMITS.archive_bytes),
         descriptor=descriptor,
         manifest=bundle_manifest,
         attestations=tuple(_fetch_blob(registry, layer, MAX_ATTESTATION_BYTES) for layer in attestations),

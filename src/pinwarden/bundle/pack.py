@@ -10,8 +10,8 @@ from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle import server_manifest
 from pinwarden.bundle.bundle_archive import build_archive, build_manifest_entry
 from pinwarden.bundle.bundle_documents import (
+    BUNDLE_LIMITS,
     CAR_MEDIA_TYPE,
-    DEFAULT_LIMITS,
     build_descriptor,
     build_descriptor_extras,
     descriptor_from_json,
@@ -96,8 +96,8 @@ def pack_folder(options: PackOptions) -> PackedBundle:
     unlinked = manifest_document.build_unlinked_manifest(build_manifest_entry(file) for file in tree.files)
     root = manifest_root_cid(unlinked)
     archive = build_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
-    if len(archive) > DEFAULT_LIMITS.archive_bytes:
-        most = DEFAULT_LIMITS.archive_bytes
+    if len(archive) > BUNDLE_LIMITS.archive_bytes:
+        most = BUNDLE_LIMITS.archive_bytes
         raise PinwardenError(
             "ARCHIVE_UNSAFE",
             f"the archive has {len(archive)} bytes; the limit is {most}",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
-from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, BundleLimits
+from pinwarden.bundle.bundle_documents import BUNDLE_LIMITS, BundleLimits
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
@@ -34,7 +34,7 @@ class SourceTree(Record):
     excluded: tuple[str, ...] = ()
 
 
-def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree:
+def read_tree(folder: Path, limits: BundleLimits = BUNDLE_LIMITS) -> SourceTree:
     """Read all files below a folder. Links and devices are errors: their meaning depends on the machine."""
     excluded: list[str] = []
     files: list[SourceFile] = []

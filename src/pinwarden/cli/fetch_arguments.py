@@ -10,12 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.streams import Progress
+from pinwarden.core.record import Record, replace
 
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.project import Project
+
+
+class DownloadOptions(Record):
+    """What a command may download, and with which trusted root it verifies attestations."""
+
+    offline: bool = False
+    """Whether only files may be used that are already on this machine."""
+    allow_private: bool = False
+    """Whether package registries may be at private addresses."""
+    allow_plain_http: bool = False
+    """Whether package registries may have unencrypted addresses."""
+    trust_root: Path | None = None
+    """The sigstore trusted root to use instead of the public one."""
 
 
 def add_fetch_arguments(parser: ArgumentParser) -> None:
@@ -32,8 +46,21 @@ def add_network_arguments(parser: _ActionsContainer) -> None:
     parser.add_argument("--allow-plain-http", action="store_true", help="allow unencrypted http:// addresses")
 
 
+def read_download_options(args: Namespace) -> DownloadOptions:
+    """Return the values of the options that `add_fetch_arguments` added."""
+    options = read_network_options(args)
+    return replace(options, trust_root=Path(args.trust_root) if args.trust_root else None)
+
+
+def read_network_options(args: Namespace) -> DownloadOptions:
+    """Return the values of the options that `add_network_arguments` added, and of ``--offline``."""
+    return DownloadOptions(
+        offline=args.offline, allow_private=args.allow_private, allow_plain_http=args.allow_plain_http
+    )
+
+
 @contextmanager
-def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[FetchContext]:
+def open_fetch_context(options: DownloadOptions, project: Project, activity: str) -> Iterator[FetchContext]:
     """Open the network, package sources and store for downloading. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.project.fetch_context import FetchContext, PackageSources
@@ -41,10 +68,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
-        offline=args.offline,
-        allow_private=args.allow_private,
-        # Commands with probe options lack this option.
-        allow_plain_http=getattr(args, "allow_plain_http", False),
+        offline=options.offline, allow_private=options.allow_private, allow_plain_http=options.allow_plain_http
     )
     fetcher = Fetcher(rules, os.environ)
     with Progress(activity) as progress:
@@ -56,7 +80,7 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
                 store=Store(locate_store(project)),
                 on_progress=progress.update,
                 on_servers=progress.update_servers,
-                trust_root=Path(trust_root_file) if (trust_root_file := getattr(args, "trust_root", None)) else None,
+                trust_root=options.trust_root,
             )
         finally:
             fetcher.close()

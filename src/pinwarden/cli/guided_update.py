@@ -7,7 +7,7 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.fetch_arguments import open_fetch_context
+from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
 from pinwarden.cli.questions import QUIT, ask, can_ask, quote_server
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
@@ -42,6 +42,7 @@ class GuidedUpdate:
 
     def __init__(self, args: Namespace, project: Project, lock_options: LockOptions, approver: Approver) -> None:
         self._args, self._project = args, project
+        self._downloads = DownloadOptions(allow_private=args.allow_private)
         self._lock_options, self._approver = lock_options, approver
         self._updated: list[PackageRelease] = []
         self._failures: list[Row] = []
@@ -54,7 +55,7 @@ class GuidedUpdate:
         from pinwarden.project.newer_releases import look_up_releases
         from pinwarden.project.project import load_policies
 
-        with open_fetch_context(self._args, self._project, "looking up releases") as fetch_context:
+        with open_fetch_context(self._downloads, self._project, "looking up releases") as fetch_context:
             lookup = look_up_releases(self._project, names, fetch_context, offline=False)
         newer = [release for release in lookup.packages if release.is_newer and not release.is_floating]
         if not newer:
@@ -62,7 +63,7 @@ class GuidedUpdate:
         if not self._ask_to_start_servers(newer):
             self._skipped += [release.entry.name for release in newer]
             return self._build_report(lookup, newer)
-        with open_fetch_context(self._args, self._project, "downloading and verifying") as fetch_context:
+        with open_fetch_context(self._downloads, self._project, "downloading and verifying") as fetch_context:
             context = PackageUpdateContext(
                 project=self._project,
                 policies=load_policies(self._project),

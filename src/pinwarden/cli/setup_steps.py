@@ -78,14 +78,15 @@ class Setup(Record):
 
 def look_up_releases(setup: Setup) -> Setup:
     """Choose the exact release of every floating server. Nothing is written."""
-    from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.project.floating_releases import ReleaseResolver
     from pinwarden.project.pin import plan_pins
     from pinwarden.project.undo_edits import recover_interrupted
 
     for note in recover_interrupted(setup.projects):
         sys.stdout.write(wrap(note))
-    with open_fetch_context(setup.args, setup.projects[0], "looking up releases") as context:
+    options = DownloadOptions(allow_private=setup.args.allow_private)
+    with open_fetch_context(options, setup.projects[0], "looking up releases") as context:
         resolver = ReleaseResolver(setup.projects, context)
         return replace(setup, pins=tuple(plan_pins(project, (), context, resolver) for project in setup.projects))
 
@@ -178,14 +179,15 @@ def _for_each_scope(
     work: Callable[[Project, tuple[str, ...], FetchContext], Report],
 ) -> None:
     """Do the work for the named servers of each scope, and print one outcome. The progress counts all of them."""
-    from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.project.scopes import combine_reports
 
     reports: list[tuple[Project, Report]] = []
     done, total = 0, sum(len(names) for _, names in scopes)
     for project, names in scopes:
         if names:
-            with open_fetch_context(setup.args, project, activity) as context:
+            options = DownloadOptions(allow_private=setup.args.allow_private)
+            with open_fetch_context(options, project, activity) as context:
                 counted = replace(context, on_servers=_count_from(context.on_servers, done, total))
                 reports.append((project, work(project, names, counted)))
             done += len(names)

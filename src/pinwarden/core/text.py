@@ -130,6 +130,10 @@ def fold_file_name(name: str) -> str:
     return normalize("NFC", INVISIBLE.sub("", normalize("NFD", name)).casefold()).rstrip(". ")
 
 
+CLOCK_SKEW_SECONDS = 600
+"""How far the clock of a signer may be ahead of or behind the clock of this machine."""
+
+
 def parse_timestamp(text: Any) -> datetime | None:
     """Parse an ISO 8601 timestamp; None for anything else, including a time without a zone."""
     if not isinstance(text, str):

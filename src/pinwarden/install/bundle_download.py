@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.acceptance import Provenance, check_pointer
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_documents import BundleDocuments
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.trust import TrustedRegistry
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
@@ -110,7 +110,7 @@ class _BundleDownload:
             pointer, key_id = self._verify_signature(submission)
         except PinwardenError as err:
             error = err if self._request.trusted.registries else _explain_no_trusted_registry(err)
-            self._checks.fail_step(error, EXIT_REFUSED)
+            self._checks.fail_step(error, EXIT_REFUSED)  # always raises
         registry = self._trusted.find_registry(key_id)
         if registry is None:
             raise TypeError("the registry that signed the pointer is not in the trust store")
@@ -146,7 +146,7 @@ class _BundleDownload:
         try:
             raw = self._source.get_documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
         except PinwardenError as err:
-            self._checks.fail_step(err, err.exit_code, 3, {1: describe_registry(registry)})
+            self._checks.fail_step(err, err.exit_code, 3, {1: describe_registry(registry)})  # always raises
         return replace(submission, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations)
 
     def _check_log(self, provenance: Provenance, version: str, registry: TrustedRegistry) -> LogPosition | None:

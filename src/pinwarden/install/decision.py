@@ -24,9 +24,9 @@ from pinwarden.bundle.acceptance import (
     list_step_results,
     rejection_from_error,
 )
+from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import OpenedBundle, open_bundle
-from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.trust import InstallerPolicy, TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
@@ -198,7 +198,7 @@ class InstallChecks:
     def fail_step(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
-        """Record that an acceptance step failed before all steps could run, and refuse the install.
+        """Record that an acceptance step failed before all steps could run, and refuse the install: always raises.
 
         Pass ``step`` if the error code does not identify the step. ``details`` are shown for steps that passed.
         """

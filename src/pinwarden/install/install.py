@@ -27,8 +27,14 @@ from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
 from pinwarden.project.enforced_entry import build_run_command
-from pinwarden.project.lock import LockOptions, build_approval_candidate, build_extension, write_entries
-from pinwarden.project.project import Policies, Project, find_broken_rules
+from pinwarden.project.lock import (
+    LockOptions,
+    build_approval_candidate,
+    build_extension,
+    refuse_policy_violations,
+    write_entries,
+)
+from pinwarden.project.project import Policies, Project
 
 if TYPE_CHECKING:
     from pinwarden.install.registry_log import LogFollower
@@ -202,13 +208,7 @@ def _build_extension(
 def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: str) -> None:
     """Raise POLICY_REFUSED for the first entry that the policy does not allow."""
     for entry in entries:
-        broken = [rule for rule in find_broken_rules(policies, entry.document, now) if rule.refuses]
-        if broken:
-            raise PinwardenError(
-                "POLICY_REFUSED",
-                f"{broken[0].message} ({broken[0].code})",
-                data={"refusals": [{"code": rule.code, "message": rule.message} for rule in broken]},
-            )
+        refuse_policy_violations(policies, entry.document, now)
 
 
 def _configure_clients(project: Project, entries: list[Entry], config_files: Mapping[str, str]) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from pinwarden.registry.log_client import (
     load_log_state,
     save_log_state,
 )
-from pinwarden.registry.log_verification import LogState, check_head_age
+from pinwarden.registry.log_verification import LogState, check_head_age, describe_yank
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.registry_documents import RegistryIdentity
 
@@ -163,7 +163,7 @@ def _build_yanked_error(
     reason = event.reason[:_MAX_REASON]
     return PinwardenError(
         "VERSION_YANKED",
-        f"{tool} {version} was yanked by its publisher at {event.issued_at_utc}: {reason} (event {yank.seq})",
+        describe_yank(tool, version, yank.seq, reason, event.issued_at_utc),
         data={
             "tool": tool,
             "version": version,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.bundle import oci_transfer
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES
-from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS
+from pinwarden.bundle.bundle_documents import BUNDLE_LIMITS
 from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, read_json
 from pinwarden.core.digest import Cid, Digest, blob_cid
 from pinwarden.core.errors import PinwardenError
@@ -133,11 +133,11 @@ class RegistryBundleSource(BundleSource):
         """Return the archive of a published version."""
         if published is None:
             raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not name the archive of this version")
-        return self._files.get_blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
+        return self._files.get_blob(str(Cid.parse(published.archive_cid)), BUNDLE_LIMITS.archive_bytes)
 
     def get_blob(self, cid: str) -> bytes:
         """Return the archive with this CID, verified. Locks pin this CID."""
-        return self._files.get_blob(str(Cid.parse(cid)), DEFAULT_LIMITS.archive_bytes)
+        return self._files.get_blob(str(Cid.parse(cid)), BUNDLE_LIMITS.archive_bytes)
 
     def get_surface(self, cid: str) -> bytes:
         """Return a surface that the registry recorded, verified against its CID."""

@@ -573,7 +573,7 @@ _OPTIONAL_MEMBERS = (
     _define_verbatim_member("bundle", "bundle"),
     _define_object_member("configured_in", "configuredIn", _parse_config_origin, _config_origin_to_json),
     _define_text_member("surface_of", "surfaceOf"),
-    _define_text_member("probed_release", "askedRelease"),
+    _define_text_member("probed_release", "probedRelease"),
     _define_list_member(
         "install_scripts", "installScripts", _parse_script_approval, _script_approval_to_json, describes_bytes=True
     ),

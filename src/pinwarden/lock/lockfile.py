@@ -320,7 +320,7 @@ PROBLEMS: Mapping[str, str] = {
 }
 INFO_CODES: frozenset[str] = frozenset({"timestamps_inconsistent"})
 """Problems that do not prevent the use of a lock. A wrong clock can cause them."""
-_MAX_CLOCK_SKEW = timedelta(days=1)  # clocks of machines that share a file differ
+_MAX_SHARED_FILE_SKEW = timedelta(days=1)  # clocks of machines that share a file differ
 
 
 class LockProblem(Record):
@@ -535,10 +535,10 @@ def _check_timestamps(lock: Lock) -> Iterator[LockProblem]:
     """Report an entry or ``generatedAt`` that is later than ``updatedAt``, by more than clocks may differ."""
     updated = parse_timestamp(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
-    if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
+    if updated and newest and newest - updated > _MAX_SHARED_FILE_SKEW:
         yield LockProblem(code="timestamps_inconsistent", path="/updatedAt")
     generated = parse_timestamp(lock.generated_at)
-    if generated and updated and generated - updated > _MAX_CLOCK_SKEW:
+    if generated and updated and generated - updated > _MAX_SHARED_FILE_SKEW:
         yield LockProblem(code="timestamps_inconsistent", path="/generatedAt")
 
 

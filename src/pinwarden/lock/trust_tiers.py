@@ -42,7 +42,7 @@ INCOMPLETE = "automated evidence incomplete"
 NO_PROVENANCE = "no verified provenance"
 MISSING_FILE_HASH = "MCPB package is missing a valid 64-character fileSha256."
 _FRESH_FOR = timedelta(days=7)
-_CLOCK_SKEW = timedelta(seconds=60)
+_TOOLPIN_CLOCK_SKEW = timedelta(seconds=60)
 
 
 # The report
@@ -279,7 +279,7 @@ def find_artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | No
 
 def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
     then = parse_timestamp(verified_at)
-    return then is not None and now is not None and now - _FRESH_FOR <= then <= now + _CLOCK_SKEW
+    return then is not None and now is not None and now - _FRESH_FOR <= then <= now + _TOOLPIN_CLOCK_SKEW
 
 
 # Pillars

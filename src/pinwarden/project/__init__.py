@@ -1,8 +1,26 @@
 """The commands for one project or user: init, lock, approve, update, prove, fetch, ci, enforce, doctor, run.
 
-Start with ``project.py`` (a project's files and policies) and the module named after the command. ``gate/check.py`` is
-``pinwarden ci``; ``server_start.py`` prepares every start of a server; ``configs.py`` compares client configurations
-with the lock; ``artifact_check.py`` and ``fetch_context.py`` download and verify bytes. Modules return a report
-(``core/report.py``) and print nothing. ``configured_servers.py`` and ``config_secrets.py`` are pure. Must not import
-``install`` or ``gateway``.
+Start with ``project.py`` (a project's files and policies) and the modules of the command:
+
+==========================  ========================================================================================
+init, setup                 init, init_decisions, init_report; configured_entry builds the lock entries
+lock, verify                lock, lock_documents, verify; lock_signatures for ``lock sign``
+approve                     servers_to_approve, approve, approval_candidate
+pin                         floating_releases, pin
+prove, fetch                prove, fetch; artifact_check verifies the bytes, fetch_context downloads and resolves
+outdated, update            newer_releases, newer_dependencies, update; guided_update and lock_draft for one server
+ci                          gate.check, gate.integrity, gate.online, gate.gate_report
+enforce                     enforce, enforced_entry, enforcement_preview
+``--undo``                  client_edits, edit_backups, undo_edits, undo_entries, undo_report
+run, gateway                run, server_start (every start of a server), server_environments, installed_bundles
+doctor, status, explain     doctor, status, status_report, explain, missing_programs
+scan, diff, inspect         scan_targets, surface_reports
+secrets audit               secrets_audit, config_secrets
+policy                      policy_commands, authority
+sbom, advisories            locked_packages
+==========================  ========================================================================================
+
+``configs`` and ``configured_servers`` compare client configurations with the lock. ``scopes`` chooses the lock, and
+``next_step`` the last line of a report. Modules return a report (``core/report.py``) and print nothing.
+``configured_servers.py`` and ``config_secrets.py`` are pure. Must not import ``install`` or ``gateway``.
 """

@@ -28,7 +28,7 @@ from pinwarden.project.servers_to_approve import ServerToApprove, find_earlier_r
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL, build_change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.drift.verdict import group_decisions
+from pinwarden.surface.drift.summary import group_decisions
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Surface
 from pinwarden.system.masking import mask_url, mask_words
 from pinwarden.system.target import StdioTarget

@@ -139,7 +139,7 @@ def check_installation(project: Project) -> Report:
             "ok": ok,
             "checked": len(view.locked),
             "issues": [_issue_to_json(project, issue) for issue in issues],
-            "strangers": [_unknown_server_to_json(project, unknown_server) for unknown_server in unknown],
+            "unknownServers": [_unknown_server_to_json(project, unknown_server) for unknown_server in unknown],
             "findings": [_finding_to_json(project, finding) for finding in findings],
             "secrets": [secret_to_json(project, finding) for finding in secrets],
             "files": [_file_to_json(project, file) for file in view.files],

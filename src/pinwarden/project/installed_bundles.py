@@ -87,8 +87,9 @@ def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
         mark = state.find_pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
         if mark is not None and mark.root_cid == pin.root_cid:
             words = show_invisible(" ".join((mark.reason or "")[:_MAX_REASON].split()))
-            reason = f": {words}" if words else ""
-            return f"{pin.tool} {pin.version} was yanked by its publisher{reason} (event {mark.seq} of its log)"
+            from pinwarden.registry.log_verification import describe_yank
+
+            return describe_yank(pin.tool, pin.version, mark.seq, words)
     return None
 
 

@@ -167,7 +167,9 @@ def build_approval_candidate(
     return replace(candidate, warnings=(*rows, *candidate.warnings))
 
 
-def refuse_policy_violations(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
+def refuse_policy_violations(
+    policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None = None
+) -> None:
     """Raise POLICY_REFUSED, with every broken rule, if a policy refuses the plan."""
     broken = [rule for rule in find_broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
     if broken:

@@ -12,7 +12,7 @@ from pinwarden.core.record import Record, as_dict
 from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row, collect_kind_reasons, plural
 from pinwarden.surface.drift.changes import CHANGE_KINDS, build_change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
-from pinwarden.surface.drift.verdict import group_decisions
+from pinwarden.surface.drift.summary import group_decisions
 from pinwarden.surface.interop import compute_surface_digests
 from pinwarden.surface.scan.scan import ScanFinding, find_new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Surface, encode_surface

@@ -31,7 +31,7 @@ from pinwarden.core.signed_note import (
     verify_cosignatures,
 )
 from pinwarden.core.strict_json import Limits, encode_json_file
-from pinwarden.core.text import parse_timestamp
+from pinwarden.core.text import CLOCK_SKEW_SECONDS, parse_timestamp
 from pinwarden.core.tlog import Frontier, hash_leaf
 from pinwarden.registry.names import YANKED_PREFIX
 
@@ -155,10 +155,6 @@ def _build_invalid_event_error(index: int, why: str) -> PinwardenError:
 # Pointers
 
 
-_MAX_CLOCK_SKEW = timedelta(minutes=10)
-"""The tolerated clock difference between the registry and this machine."""
-
-
 class PointerTarget(Record):
     """The bundle that a signed pointer names."""
 
@@ -227,15 +223,19 @@ def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> N
     """Raise VERSION_YANKED if the log records that the version was yanked."""
     mark = state.find_pointer(pointer.tool, f"{YANKED_PREFIX}{version}")
     if mark is not None and mark.root_cid is not None:
-        raise PinwardenError(
-            "VERSION_YANKED", f"{pointer.tool} {version} was yanked by its publisher (event {mark.seq})"
-        )
+        raise PinwardenError("VERSION_YANKED", describe_yank(pointer.tool, version, mark.seq))
+
+
+def describe_yank(tool: str, version: str, event: int, reason: str = "", at: str = "") -> str:
+    """Return the sentence that a version was yanked. ``event`` is the number of the log's entry that says so."""
+    time, why = f" at {at}" if at else "", f": {reason}" if reason else ""
+    return f"{tool} {version} was yanked by its publisher{time}{why} (event {event} of its log)"
 
 
 def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
     """Raise LOG_FROZEN if the head is from the future, or so old that the registry may be hiding later events."""
     issued, present = parse_timestamp(issued_at), parse_timestamp(now)
-    if issued is None or present is None or issued > present + _MAX_CLOCK_SKEW:
+    if issued is None or present is None or issued > present + timedelta(seconds=CLOCK_SKEW_SECONDS):
         raise PinwardenError(
             "LOG_FROZEN",
             f"the head of the log was signed at {issued_at[:40]}, which is in the future (now {now[:40]})",

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.transactions import (
-    DEFAULT_LIMITS,
+    DATABASE_LIMITS,
     ConflictError,
     Database,
     DatabaseLimits,
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def open_database(
-    url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS, *, create: bool = True
+    url: str | Path, schema: Schema, limits: DatabaseLimits = DATABASE_LIMITS, *, create: bool = True
 ) -> Database:
     """Return the database at a path (SQLite) or a ``postgresql://`` address. It is opened on first use.
 
@@ -61,7 +61,7 @@ def open_database(
 
 def open_empty_database(schema: Schema) -> Database:
     """Open an empty database in memory, for commands that read a database that does not exist."""
-    return _EmptySqlite(Path("nothing"), schema, DEFAULT_LIMITS)
+    return _EmptySqlite(Path("nothing"), schema, DATABASE_LIMITS)
 
 
 class _SqliteTransaction(Transaction):

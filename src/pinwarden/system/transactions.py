@@ -42,7 +42,7 @@ class DatabaseLimits(Record):
     than ``lock_seconds``, so that waiting transactions can still proceed."""
 
 
-DEFAULT_LIMITS = DatabaseLimits()
+DATABASE_LIMITS = DatabaseLimits()
 
 
 class ConflictError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.artifacts.archives.rules import ARCHIVE_LIMITS, ArchiveLimits
 from pinwarden.artifacts.archives.tar import TarMember, read_gzipped_tar
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 def read_package_files(
-    stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = DEFAULT_LIMITS
+    stream: IO[bytes], exact_names: frozenset[str], limits: ArchiveLimits = ARCHIVE_LIMITS
 ) -> Iterator[tuple[str, TarMember]]:
     """Yield every file with its path below the top-level folder. Skips links, as npm and cargo do.
 
@@ -44,7 +44,7 @@ def read_package_files(
 def read_named_files(
     stream: IO[bytes],
     names: frozenset[str],
-    limits: ArchiveLimits = DEFAULT_LIMITS,
+    limits: ArchiveLimits = ARCHIVE_LIMITS,
     *,
     file_bytes: int = MAX_FILE_BYTES,
 ) -> dict[str, bytes]:
@@ -82,7 +82,7 @@ def read_tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 
 def read_package_json(
-    stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
+    stream: IO[bytes], limits: ArchiveLimits = ARCHIVE_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
 ) -> PackageJson:
     """Read ``package.json``. Raises ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
     files = read_named_files(stream, MANIFEST_FILES, limits, file_bytes=file_bytes)

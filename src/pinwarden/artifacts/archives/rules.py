@@ -22,7 +22,7 @@ class ArchiveLimits(Record):
     """Per extended header. Long names and timestamps need a few hundred bytes."""
 
 
-DEFAULT_LIMITS = ArchiveLimits()
+ARCHIVE_LIMITS = ArchiveLimits()
 
 
 _FORBIDDEN_CHARACTERS = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS, ArchiveLimits
+from pinwarden.artifacts.archives.rules import ARCHIVE_LIMITS, ArchiveLimits
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import open_regular
@@ -46,7 +46,7 @@ class ZipMember(Record):
     data: bytes = field(repr=False)
 
 
-def read_zip_members(path: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[ZipMember]:
+def read_zip_members(path: Path, *, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Iterator[ZipMember]:
     """Yield the files of a ZIP file, in the order of its directory."""
     checker = _MemberChecker(path, limits)
     with _convert_errors(path), zipfile.ZipFile(path) as archive:

@@ -311,7 +311,7 @@ def _refuse_unapproved_command(args: Namespace, server: ServerToApprove) -> None
     attack.
     """
     from pinwarden.project.approve import list_config_changes
-    from pinwarden.surface.drift.verdict import summarize_changes
+    from pinwarden.surface.drift.summary import summarize_changes
 
     suspicious = [change for change in list_config_changes(server) if change.severity == "critical"]
     if not server.config_changes or (args.yes and not (args.all and suspicious)):

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.bundle_arguments import add_permission_arguments
 from pinwarden.cli.commands import command
-from pinwarden.cli.fetch_arguments import add_fetch_arguments, open_fetch_context
+from pinwarden.cli.fetch_arguments import (
+    DownloadOptions,
+    add_fetch_arguments,
+    open_fetch_context,
+    read_download_options,
+)
 from pinwarden.cli.key_arguments import PUBLIC_KEY_HELP
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
@@ -84,7 +89,8 @@ def verify(args: Namespace) -> int:
     project = find_project_to_extend(args)
     entry = project.load_registries(offline=args.offline).find(args.server, args.version, args.source)
     probe = _build_probe_function(args, project) if args.live else None
-    with open_fetch_context(args, project, "downloading") as context:
+    downloads = DownloadOptions(offline=args.offline, allow_private=args.allow_private)
+    with open_fetch_context(downloads, project, "downloading") as context:
         report = verify_server(entry, now=now(), probe=probe, context=None if args.offline else context)
     return emit(report, args.format)
 
@@ -124,7 +130,7 @@ def prove(args: Namespace) -> int:
     allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
 
     def prove_in(project: Project, names: tuple[str, ...]) -> Report:
-        with open_fetch_context(args, project, "downloading and hashing") as context:
+        with open_fetch_context(read_download_options(args), project, "downloading and hashing") as context:
             return prove_servers(project, names, context, now(), allowed)
 
     return emit(report_in_scopes(names_by_scope(args, args.server), prove_in), args.format)
@@ -164,7 +170,8 @@ def fetch(args: Namespace) -> int:
     from pinwarden.project.scopes import report_in_scopes
 
     def fetch_in(project: Project, names: tuple[str, ...]) -> Report:
-        with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
+        downloads = read_download_options(args)
+        with open_fetch_context(downloads, project, "downloading") as context, open_pinned_bundles(args) as bundles:
             options = FetchOptions(
                 frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox
             )

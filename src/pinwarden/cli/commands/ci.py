@@ -235,10 +235,15 @@ def _run_checks(args: Namespace, project: Project) -> GateResult:
     policies = load_policies(project, args.environment)
     if not args.bytes:
         return check_project(project, policies, gate)
-    from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.core.record import replace
 
-    with open_fetch_context(args, project, "downloading and hashing") as context:
+    downloads = DownloadOptions(
+        offline=args.offline,
+        allow_private=args.allow_private,
+        trust_root=Path(args.trust_root) if args.trust_root else None,
+    )
+    with open_fetch_context(downloads, project, "downloading and hashing") as context:
         return check_project(project, policies, replace(gate, fetch_context=context))
 
 

@@ -144,7 +144,7 @@ def _build_install_target(args: Namespace) -> InstallTarget:
 
 def _install_image(args: Namespace) -> int:
     """Lock a container image by the digest that its tag has now."""
-    from pinwarden.cli.fetch_arguments import open_fetch_context
+    from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.install.container_images import ImageInstall, install_image
     from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.lock import LockOptions
@@ -156,7 +156,6 @@ def _install_image(args: Namespace) -> int:
     if args.floor or args.literal or args.registry or args.log or args.policy or args.allow:
         raise PinwardenError("USAGE", "--image excludes --floor, --literal, --registry, --log, --policy and --allow")
     project = find_project_to_extend(args)
-    args.offline = False
     request = ImageInstall(
         name=check_tool(args.tool),
         image=args.image,
@@ -166,5 +165,5 @@ def _install_image(args: Namespace) -> int:
         lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
-    with open_fetch_context(args, project, "resolving the tag") as context:
+    with open_fetch_context(DownloadOptions(allow_private=args.allow_private), project, "resolving the tag") as context:
         return emit(install_image(request, context), args.format)

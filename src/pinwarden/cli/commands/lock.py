@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.bundle_arguments import add_location_arguments, add_permission_arguments
 from pinwarden.cli.commands import command
-from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_context
+from pinwarden.cli.fetch_arguments import (
+    DownloadOptions,
+    add_network_arguments,
+    open_fetch_context,
+    read_network_options,
+)
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
@@ -215,7 +220,8 @@ def update(args: Namespace) -> int:
             guided = _update_with_questions(args, project, names)
             if guided is not None:
                 return guided
-        with open_fetch_context(args, project, "looking up releases") as context:
+        downloads = DownloadOptions(offline=args.offline, allow_private=args.allow_private)
+        with open_fetch_context(downloads, project, "looking up releases") as context:
             request = UpdateRequest(names=names, confirmed=args.yes, fetch_context=context)
             report = update(project, request, load_policies(project), lock_options)
             return _update_bundles(args, project, names, lock_options, report)
@@ -255,7 +261,7 @@ def outdated(args: Namespace) -> int:
     from pinwarden.project.update import outdated
 
     def outdated_in(project: Project, _: tuple[str, ...]) -> Report:
-        with open_fetch_context(args, project, "looking up releases") as context:
+        with open_fetch_context(read_network_options(args), project, "looking up releases") as context:
             return outdated(project, context, offline=args.offline)
 
     return emit(report_in_scopes(names_by_scope(args), outdated_in), args.format)
@@ -310,7 +316,7 @@ def _open_verification(args: Namespace, project: Project) -> Iterator[FetchConte
     if not args.verify or args.offline:
         yield None
         return
-    with open_fetch_context(args, project, "downloading") as context:
+    with open_fetch_context(DownloadOptions(allow_private=args.allow_private), project, "downloading") as context:
         yield context
 
 
@@ -323,7 +329,8 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     from pinwarden.system.clock import now
 
     names = [args.server]
-    with open_fetch_context(args, project, "downloading and hashing") as context:
+    downloads = DownloadOptions(offline=args.offline, allow_private=args.allow_private)
+    with open_fetch_context(downloads, project, "downloading and hashing") as context:
         outcome = prove_servers(project, names, context, now())
         if outcome.exit_code == EXIT_CLEAN:
             outcome = fetch(project, names, context, FetchOptions(frozen=True))

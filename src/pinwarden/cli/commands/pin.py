@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_context
+from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_context, read_network_options
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope
 from pinwarden.cli.questions import ask, can_ask
@@ -78,7 +78,9 @@ def _plan(args: Namespace) -> list[PinPlan]:
         for note in recover_interrupted([project for project, _ in scopes]):
             print_notice(note)
     with ExitStack() as stack:
-        context = stack.enter_context(open_fetch_context(args, scopes[0][0], "looking up releases"))
+        context = stack.enter_context(
+            open_fetch_context(read_network_options(args), scopes[0][0], "looking up releases")
+        )
         resolver = ReleaseResolver([project for project, _ in scopes], context)
         return [plan_pins(project, names, context, resolver) for project, names in scopes]
 

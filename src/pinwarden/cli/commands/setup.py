@@ -47,7 +47,6 @@ def _configure_setup(parser: ArgumentParser) -> None:
     )
     add_project_arguments(parser)
     add_approval_arguments(parser)
-    parser.set_defaults(offline=False)
 
 
 @command(_configure_setup)

@@ -17,8 +17,7 @@ from pinwarden.cli.render.text import render_inline_diff
 from pinwarden.core.report import plural
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
-from pinwarden.surface.drift.text_diff import shorten_middle
-from pinwarden.surface.drift.verdict import (
+from pinwarden.surface.drift.summary import (
     ChangeGroup,
     find_required_parameters,
     group_changes,
@@ -26,6 +25,7 @@ from pinwarden.surface.drift.verdict import (
     is_without_effect,
     summarize_changes,
 )
+from pinwarden.surface.drift.text_diff import shorten_middle
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, Surface
 
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
             "checks": {
                 name: _choose_worst_state(_find_state(checked, name) for checked in projects) for name in CHECKS
             },
-            "asked": {
+            "requested": {
                 name: sum(project.entry_counts.get(name, 0) for project in projects)
                 for name in ("registry", "bytes", "live")
             },
