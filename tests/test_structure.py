@@ -262,6 +262,8 @@ def _starting_names(path: str, tree: ast.Module) -> set[str]:
 
 
 _CLIENT_IDS_IN = {
+    "clients/skill_folders.py",  # where each client has its skills
+    "clients/risky_settings.py",  # a member that has the name of a client
     "clients/table.py",
     "lock/entry.py",  # the clients that ToolPin's format has
     "lock/install_plan.py",  # what ToolPin writes for each of them

@@ -129,7 +129,7 @@ def trace_install(folder: Path) -> Trace:
 
 
 def trace_stdio_call(folder: Path) -> Trace:
-    """A call through `pinwarden run` that the session decides about."""
+    """A call through `pinwarden run` that the session decides on."""
     user = _User(folder)
     user.lock_notes()
     control = _Control(folder)
@@ -164,7 +164,7 @@ def trace_stdio_call(folder: Path) -> Trace:
 
 
 def trace_http_call(folder: Path) -> Trace:
-    """A call through `pinwarden gateway`, to a server that it started, that the session decides about."""
+    """A call through `pinwarden gateway`, to a server that it started, that the session decides on."""
     user = _User(folder)
     user.lock_notes()
     token = user.pinwarden("gateway", "token", "add", "tracer").strip()
@@ -216,7 +216,7 @@ FLOWS = {
 _HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tracer", "version": "1"}}
 _CALL = {"name": "search_notes", "arguments": {"query": "apples"}}
 _LONG_ID = " is longer than request ids on the fast path" * 8
-"""Makes the session decide about a call, as it does about every one that is not on the fast path."""
+"""Makes the session decide on a call, as it does about every one that is not on the fast path."""
 
 
 # The user, the servers and the registry

@@ -9,7 +9,7 @@ from pinwarden.artifacts.evidence import collect_evidence
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.entry import Entry
-from pinwarden.project.artifact_check import parse_package_of_entry
+from pinwarden.project.artifact_check import find_entry_package
 
 BYTES = Digest.of_bytes(b"bundle")
 BUNDLE = PackageRef(ecosystem="mcpb", name="https://files.example/a.mcpb")
@@ -21,17 +21,17 @@ def entry(**target: str) -> Entry:
 
 def test_a_bundle_is_its_address_with_the_digest_that_its_metadata_claims() -> None:
     locked = entry(kind="package", registryType="mcpb", identifier=BUNDLE.name, fileSha256=BYTES.hex)
-    assert parse_package_of_entry(locked) == (BUNDLE, BYTES)
+    assert find_entry_package(locked) == (BUNDLE, BYTES)
 
 
 def test_a_crate_is_its_name_and_version() -> None:
     locked = entry(kind="package", registryType="cargo", identifier="notes", version="1.0.0")
-    assert parse_package_of_entry(locked) == (PackageRef(ecosystem="cargo", name="notes", version="1.0.0"), None)
+    assert find_entry_package(locked) == (PackageRef(ecosystem="cargo", name="notes", version="1.0.0"), None)
 
 
 def test_a_claim_that_is_not_a_digest_is_an_error() -> None:
     with pytest.raises(PinwardenError) as caught:
-        parse_package_of_entry(entry(kind="package", registryType="mcpb", identifier=BUNDLE.name, fileSha256="00"))
+        find_entry_package(entry(kind="package", registryType="mcpb", identifier=BUNDLE.name, fileSha256="00"))
     assert caught.value.code == "DIGEST_INVALID"
 
 

@@ -348,8 +348,8 @@ def fill_start_command(
 ) -> FilledStartCommand:
     """Replace the placeholders with values.
 
-    ``builtins`` has the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or
-    variable that consists only of an optional setting without a value is omitted.
+    ``builtins`` contains the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and others. An
+    argument or variable that consists only of an optional setting without a value is omitted.
     """
     values = {name: _choose_value(name, setting, chosen, builtins) for name, setting in manifest.settings.items()}
     if unknown := set(chosen) - set(values):

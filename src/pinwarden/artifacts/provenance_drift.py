@@ -83,7 +83,7 @@ def compare_provenance(
     elif same := [identity for identity in verified if not _compare_identities(locked, identity)]:
         findings = [
             *_find_rename(locked, same[0]),
-            *_find_gained(locked, best),
+            *_find_gained_provenance(locked, best),
             *_find_failures(outcomes, INFO),
         ]
         best = same[0] if same[0].repository else best
@@ -109,12 +109,12 @@ def compute_slsa_level(identity: Identity) -> int:
 
 
 def _find_without_lock(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
-    findings = [*_find_gained(None, best), *_find_failures(outcomes, REVIEW)]
+    findings = [*_find_gained_provenance(None, best), *_find_failures(outcomes, REVIEW)]
     unchecked = [outcome for outcome in outcomes if outcome.state == "unavailable"]
     return [*findings, _build_unchecked_finding(unchecked[0])] if unchecked and best is None else findings
 
 
-def _find_gained(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
+def _find_gained_provenance(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
     if best is None or (locked is not None and _KIND_RANKS[best.kind] <= _KIND_RANKS[locked.kind]):
         return []
     message = f"it now has provenance that is not locked: {best}"

@@ -431,7 +431,7 @@ def _parse_attestation(attestation: JsonObject, publisher: Mapping[str, Any]) ->
         "certificate": {"rawBytes": _get_base64(material, "certificate")},
         "tlogEntries": [dict(entry.value) for entry in material.objects("transparency_entries")],
     }
-    timestamps = material.items("timestamps", optional=True) if material.value.get("timestamps") else []
+    timestamps = material.array("timestamps", optional=True) if material.value.get("timestamps") else []
     if timestamps:
         # Log entries of version 2 do not include a timestamp.
         verification["timestampVerificationData"] = {

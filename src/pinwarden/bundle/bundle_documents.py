@@ -282,7 +282,7 @@ def manifest_from_json(document: Any) -> Manifest:
 
 def _read_entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
     """Read all entries, validated in bulk. If the validation fails, repeat it one by one to name the invalid entry."""
-    rows = _read_entries_in_bulk(reader.items("entries"))
+    rows = _read_entries_in_bulk(reader.array("entries"))
     if rows is None:
         return tuple(map(_read_entry, reader.objects("entries")))
     return tuple(map(ManifestEntry._make, rows))

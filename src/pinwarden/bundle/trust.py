@@ -73,7 +73,7 @@ def trust_from_json(document: Any) -> Trust:
 
 def _read_keys(reader: JsonObject, member: str) -> tuple[TrustedKey, ...]:
     keys = tuple(
-        trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(reader.items(member, default=[]))
+        trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(reader.array(member, default=[]))
     )
     if len({key.key_id for key in keys}) != len(keys):
         reader.fail(member, "lists a key twice")

@@ -142,7 +142,7 @@ def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | s
     if server.config_changes or not (prepared.is_started and options.allow_execute):
         changes = list_config_changes(server)
         sys.stdout.write(render_changes(changes) if changes else "")
-        answer = ask(_ask_to_start(server, prepared), ("yes", "no", QUIT), "yes")
+        answer = ask(_confirm_start(server, prepared), ("yes", "no", QUIT), "yes")
         if answer != "yes":
             return answer
     from pinwarden.project.server_start import probe_server
@@ -151,7 +151,7 @@ def _read_surface(server: ServerToApprove, options: ProbeOptions) -> Surface | s
         return probe_server(prepared.probe)
 
 
-def _ask_to_start(server: ServerToApprove, prepared: PreparedServer) -> str:
+def _confirm_start(server: ServerToApprove, prepared: PreparedServer) -> str:
     if prepared.is_started:
         return f"Start {quote_server(server.name)} ({prepared.description}) to read its tools?"
     return f"Connect to {quote_server(server.name)} ({prepared.description}) to read its tools?"

@@ -102,10 +102,10 @@ def repeat_project_options(command: str) -> str:
     from shlex import quote
 
     folders = _chosen["project"]
-    several = isinstance(folders, list)
+    repeatable = isinstance(folders, list)
     given = [("--project", folder) for folder in (folders if isinstance(folders, list) else [folders]) if folder]
     given += [(f"--{name}", _chosen[name]) for name in ("file", "scope") if _chosen[name]]
-    if several and len(given) > 1 and not command.startswith("pinwarden ci"):
+    if repeatable and len(given) > 1 and not command.startswith("pinwarden ci"):
         given = given[:1]  # only ci takes several projects
     words = [f"{option} {quote(str(value))}" for option, value in given if f"{option} " not in command]
     return " ".join([command, *words])

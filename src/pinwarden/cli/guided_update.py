@@ -50,7 +50,7 @@ class GuidedUpdate:
         self._unchecked = False
 
     def run(self, names: tuple[str, ...]) -> Report | None:
-        """Decide about the newer releases of the named servers; None if no package has one."""
+        """Decide on the newer releases of the named servers; None if no package has one."""
         from pinwarden.project.guided_update import PackageUpdateContext
         from pinwarden.project.newer_releases import look_up_releases
         from pinwarden.project.project import load_policies
@@ -96,7 +96,7 @@ class GuidedUpdate:
         return ask(question, ("yes", QUIT), "yes") == "yes"
 
     def _update_server(self, context: PackageUpdateContext, releases: Sequence[PackageRelease]) -> bool:
-        """Decide about one server. False if the user quits."""
+        """Decide on one server. False if the user quits."""
         from pinwarden.project.guided_update import commit_update, prepare_update
 
         name = releases[0].entry.name

@@ -145,7 +145,7 @@ def _describe_plan(plan: SetupPlan) -> Iterator[str]:
     actions = [f"start {plural(len(plan.commands), 'server')} once"] if plan.commands else []
     actions += [f"connect to {', '.join(plan.addresses)}"] if plan.addresses else []
     if actions:
-        yield f"Review: {' and '.join(actions)}, to read the tools. Then you decide about each server."
+        yield f"Review: {' and '.join(actions)}, to read the tools. Then you decide on each server."
     if plan.preview.diffs:
         yield (
             f"Enforce: edit {plural(len(plan.preview.diffs), 'file')}, so that the clients start the servers that you "

@@ -97,7 +97,7 @@ def _leave_out_unlocked(setup: Setup, servers: Sequence[ServerToApprove]) -> Ite
             state = "is configured differently than locked" if is_changed else "is not locked"
             message = (
                 f"{quote_server(server.name)} in {clients} {state}, so it was neither started nor approved. "
-                f"To decide about it: {format_approve_command([server.name])}"
+                f"To decide on it: {format_approve_command([server.name])}"
             )
             sys.stdout.write(wrap(message, label="- ") + (render_changes(changes) if changes else ""))
         locked = server.without_unlocked()

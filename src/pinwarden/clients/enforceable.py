@@ -54,7 +54,7 @@ def find_command_obstacle(command: Sequence[str]) -> str | None:
 
 
 def list_server_arguments(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments that may have placeholders for the client: the server's own, or those of a local command."""
+    """Return the arguments in which the client may replace placeholders: of the server, or of a local command."""
     launch = parse_launch(StdioTarget(command=tuple(command)))
     return tuple(split_command(command)[1:]) if launch.is_local_command else launch.arguments
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.contract.check import summarize_reach
-from pinwarden.contract.entitlements.analysis import Contradiction, find_contradictions, find_gained
+from pinwarden.contract.entitlements.analysis import Contradiction, find_contradictions, find_new_entitlements
 from pinwarden.contract.entitlements.values import NATIVE, SUBPROCESS, Entitlements
 from pinwarden.contract.extension import SOURCE, UNKNOWN
 from pinwarden.contract.lockfile import Lockfile
@@ -65,7 +65,7 @@ def check_tool_entitlements(locked: Lockfile, observed: ObservedServer) -> list[
         known = _read_locked_kinds(locked, name)
         if known is None:
             continue
-        rows += [_build_row(finding, "critical") for finding in find_gained(name, known, entitlements)]
+        rows += [_build_row(finding, "critical") for finding in find_new_entitlements(name, known, entitlements)]
         rows += [
             Row(
                 code="entitlement_lost",
@@ -94,7 +94,7 @@ def check_prompt_and_resource_entitlements(locked: Lockfile, observed: ObservedS
             entitlements = now.get(name)
             if entitlements is None or not isinstance(before, Mapping):
                 continue
-            changes = find_gained(name, _read_strings(before.get("kinds")), entitlements)
+            changes = find_new_entitlements(name, _read_strings(before.get("kinds")), entitlements)
             rows += [replace(_build_row(change, "critical"), entity=entity) for change in changes]
             rows += _report_unfollowed_code(entity, name, before, entitlements)
     return rows
@@ -126,7 +126,10 @@ def check_startup_entitlements(locked: Lockfile, observed: ObservedServer, name:
     before = facts if isinstance(facts, Mapping) else {}
     kinds = _read_strings(before.get("kinds"))
     startup = observed.analysis.startup
-    rows = [replace(_build_row(finding, "critical"), entity="server") for finding in find_gained(name, kinds, startup)]
+    rows = [
+        replace(_build_row(finding, "critical"), entity="server")
+        for finding in find_new_entitlements(name, kinds, startup)
+    ]
     return [*rows, *_report_unfollowed_code("server", name, before, startup)]
 
 

@@ -253,7 +253,7 @@ GENERAL_CODES = (
     ErrorCode(
         "REVIEW_STALE",
         EXIT_REFUSED,
-        "The change differs from the one you were shown, or someone has decided about it already.",
+        "The change differs from the one you were shown, or someone has decided on it already.",
         "Look at the change again with `pinwarden review show NUMBER`, then decide.",
     ),
     ErrorCode(
@@ -318,8 +318,8 @@ GENERAL_CODES = (
     ErrorCode(
         "BACKUP_DAMAGED",
         EXIT_UNCHECKED,
-        "The copy of a client's file that Pinwarden kept before an edit was changed or removed, so it cannot be "
-        "restored.",
+        "Pinwarden kept a copy of a client's file before it edited the file. That copy was changed or removed, so the "
+        "file cannot be restored.",
         "Restore the client's file by hand, then delete the folder in the message.",
     ),
     ErrorCode(

@@ -62,7 +62,7 @@ class JsonObject:
         default: list[Any] | None = None,
     ) -> list[Self]:
         """Return the member as a list of objects."""
-        items = self.items(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
+        items = self.array(name, min_items=min_items, max_items=max_items, optional=optional, default=default)
         path = self.path_of(name)
         before, after = ("[", "]") if self._separator == "." else (self._separator, "")
         return [self._wrap(item, f"{path}{before}{index}{after}") for index, item in enumerate(items)]
@@ -71,7 +71,7 @@ class JsonObject:
         """Iterate over the names and values of all members. Raises if a value is not an object."""
         return ((name, self.object(name)) for name in self.value)
 
-    def items(
+    def array(
         self,
         name: str,
         *,
@@ -122,7 +122,7 @@ class JsonObject:
         default: list[Any] | None = None,
     ) -> tuple[str, ...]:
         """Return the member as a list of strings."""
-        items = self.items(name, max_items=max_items, optional=optional, default=default)
+        items = self.array(name, max_items=max_items, optional=optional, default=default)
         if not all(isinstance(item, str) for item in items):
             self.fail(name, "is not a list of strings")
         return tuple(items)

@@ -252,14 +252,14 @@ def _build_follower_notes(
 ) -> tuple[str, ...]:
     """Return notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
-        return (_ALL_FOLLOW,)
+        return (_TAKES_EFFECT_WITH_DATABASE,)
     own = {state.get_lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
     identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
     others = [follower for follower in state.approvals.list_followers(int(time.time())) if follower.place not in own]
     following = sorted({other.place for other in others if (other.server, other.identity) in identities})
     not_following = sorted({other.place for other in others if other.server in servers} - set(following))
-    notes = [_LOCK_FOLLOWS]
+    notes = [_TAKES_EFFECT_WITH_LOCK]
     if following:
         verb = "applies" if len(following) == 1 else "apply"
         gateways = f"{plural(len(following), 'other gateway')} with the database {state.display_name}"
@@ -464,8 +464,10 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     return replace(_build_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
 
 
-_LOCK_FOLLOWS = "running gateways with this lock allow exactly this definition from now on, without a restart"
-_ALL_FOLLOW = "running gateways with this database allow exactly this definition from now on, without a restart"
+_TAKES_EFFECT_WITH_LOCK = "running gateways with this lock allow exactly this definition from now on, without a restart"
+_TAKES_EFFECT_WITH_DATABASE = (
+    "running gateways with this database allow exactly this definition from now on, without a restart"
+)
 _BLOCKED_AGAIN = "it is blocked from now on, and pending review again when the server serves it"
 _STAYS_BLOCKED = "it stays blocked, and the same content will not be pending review again"
 

@@ -229,7 +229,7 @@ def _escape_bytes(character: str) -> str:
     return "".join(f"_{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
-def read_policy_members(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+def read_evidence_and_publication_time(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
     """Return the evidence and the publication time of a lock entry, without parsing the rest of the extension."""
     record = document["capabilityManifest"].get(EXTENSION, {})
     evidence = record.get("evidence")

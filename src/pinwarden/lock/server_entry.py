@@ -365,7 +365,7 @@ class _EntryObject(JsonObject):
             _build_text_argument(item)
             if isinstance(item, str)
             else _parse_argument(_EntryObject(item, f"{self.path_of(name)}[{index}]"))
-            for index, item in enumerate(self.items(name, optional=True))
+            for index, item in enumerate(self.array(name, optional=True))
         )
 
     def variables(self) -> tuple[Input, ...]:

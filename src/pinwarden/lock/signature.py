@@ -242,8 +242,8 @@ def verify_signatures(
     signers = tuple(name for name, key in known_keys.items() if key in signed_by)
     missing = [f"the signature of {name}" for name in required.names if name not in signers]
     if len(signed_by) < required.threshold:
-        several = "a signature" if required.threshold == 1 else f"{required.threshold} signatures by different keys"
-        missing.append(f"{several}; found {len(signed_by)}")
+        signatures = "a signature" if required.threshold == 1 else f"{required.threshold} signatures by different keys"
+        missing.append(f"{signatures}; found {len(signed_by)}")
     return SignatureReport(signers=signers, rejected=tuple(rejected), missing=tuple(missing))
 
 

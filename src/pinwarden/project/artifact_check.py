@@ -60,7 +60,7 @@ class ArtifactCheck(Record):
 
 def check_artifact(entry: Entry, context: FetchContext, now: str) -> ArtifactCheck:
     """Download and hash the artifact of an entry, and compare it with the lock. Contacts only the locked registry."""
-    package, claim = parse_package_of_entry(entry)
+    package, claim = find_entry_package(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(read_locked_launch(entry))
     pinned = read_extension(entry) or LockExtension()
@@ -209,7 +209,7 @@ def parse_package_of_launch(runs: Launch) -> PackageRef:
     return PackageRef(ecosystem=package.kind, name=package.identity, version=version)
 
 
-def parse_package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
+def find_entry_package(entry: Entry) -> tuple[PackageRef, Digest | None]:
     """Return the package of an entry, and the digest that the server's metadata declares for it, if any.
 
     The command of an MCPB bundle or a crate does not name the package, so its name is read from the locked target.

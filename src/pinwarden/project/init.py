@@ -61,7 +61,7 @@ def discover_servers(project: Project, accepted: AcceptedServers) -> Discovery:
     1. Read the configurations of all clients, and the lock if there is one.
     2. Leave out servers that cannot be locked, with the reason.
     3. Leave out servers with a critical finding, unless the user accepted them by name.
-    4. Mark the remaining servers that are new or changed: the user must decide about them.
+    4. Mark the remaining servers that are new or changed: the user must decide on them.
     """
     files = tuple(project.find_configs())
     lock, candidates = lock_store.read_with_files(project.lock)

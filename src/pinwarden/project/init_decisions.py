@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOCKING_KINDS: FindingKinds = build_kind_table(
     critical=(("not_locked", "A configured server was not locked."),),
-    review=(("surface_new", "A server's tools were not pinned yet; its present tools would be approved."),),
+    review=(("surface_new", "A server's tools have not been pinned yet; its current tools would be approved."),),
 )
 
 NOT_LOCKED_KINDS = ("rogue_entry", "unlocked_entry")
@@ -66,7 +66,7 @@ class LockStatus(Record):
     changes: tuple[Change, ...] = ()
     """The changes of the configuration."""
     scan_warnings: tuple[Row, ...] = ()
-    """The rows that are scan warnings about text that is not approved yet."""
+    """The rows that are scan warnings about text that has not been approved yet."""
 
 
 class ApprovedServers:
@@ -124,7 +124,7 @@ class ApprovedServers:
     def with_surface(self, status: LockStatus, key: str, name: str, surface: Surface) -> LockStatus:
         """Add the differences of the probed surface to the status. They need a decision too.
 
-        Text that is not approved yet is scanned for signs of an attack, like ``pinwarden scan`` does.
+        Text that has not been approved yet is scanned for signs of an attack, like ``pinwarden scan`` does.
         """
         approved = self.surface(key)
         if approved is not None and approved.digest == surface.digest:
@@ -147,7 +147,7 @@ class ApprovedServers:
 def _build_first_surface_row(name: str, surface: Surface) -> Row:
     """Report that the surface would be approved for the first time, with the names of its items."""
     message = (
-        "Its tools were not pinned yet; its current tools would be approved. "
+        "Its tools have not been pinned yet; its current tools would be approved. "
         f"To read them first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
     )
     names = ", ".join(f"{kind.entity} {item.name}" for kind in ITEM_KINDS for item in surface.items_of_kind(kind))

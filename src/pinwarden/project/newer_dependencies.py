@@ -21,8 +21,8 @@ from pinwarden.project.artifact_check import (
     ArtifactCheck,
     check_artifact,
     fetch_artifact,
+    find_entry_package,
     parse_declared_package,
-    parse_package_of_entry,
 )
 from pinwarden.project.fetch import select_entries
 from pinwarden.project.fetch_context import FetchContext
@@ -104,7 +104,7 @@ def compare_package_release(entry: Entry, package: PackageRef, context: FetchCon
     """Compare publisher and bytes of a package at its newer release with those of the locked one."""
     try:
         before = _with_pinned_publisher(
-            entry, fetch_artifact(parse_package_of_entry(entry)[0], context, now=now, server=entry.name)
+            entry, fetch_artifact(find_entry_package(entry)[0], context, now=now, server=entry.name)
         )
         after = fetch_artifact(package, context, now=now, server=entry.name)
     except PinwardenError as err:

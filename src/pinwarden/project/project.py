@@ -270,10 +270,12 @@ def _evaluate_policies(
         issues = evaluate_toolpin_policy(policies.toolpin, plan, now=now).issues
         rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
-        from pinwarden.lock.extension import read_policy_members
+        from pinwarden.lock.extension import read_evidence_and_publication_time
 
-        evidence, recorded_at = read_policy_members(plan)
-        release = ReleaseStatus(published_at=published_at or recorded_at, proved_evidence=verified_evidence)
+        evidence, recorded_publication_time = read_evidence_and_publication_time(plan)
+        release = ReleaseStatus(
+            published_at=published_at or recorded_publication_time, proved_evidence=verified_evidence
+        )
         evaluation = evaluate_policy(
             policies.own,
             _merge_recorded_evidence(plan, evidence),

@@ -1,4 +1,4 @@
-"""Find what ``pinwarden approve`` decides about: servers that are configured but not locked, changed, or not reviewed.
+"""Find what ``pinwarden approve`` decides on: servers that are configured but not locked, changed, or not reviewed.
 
 A server is one package, command or address with its arguments. The same server in several clients and scopes is one
 ``ServerToApprove``, so that one approval covers all of them.

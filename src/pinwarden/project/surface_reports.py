@@ -65,7 +65,7 @@ def scan_surfaces(surfaces: Mapping[str, Surface], unscanned: Sequence[Unscanned
         findings += [(name, finding) for finding in scan(surface, neighbours)]
     counts: Counter[str] = Counter(finding.severity for _, finding in findings)
     failed = [server for server in unscanned if server.failed]
-    several = len(surfaces) + len(unscanned) > 1
+    has_several = len(surfaces) + len(unscanned) > 1
     servers = [*_count_findings(surfaces, findings), *map(_unscanned_to_json, unscanned)]
     return Report(
         command="scan",
@@ -74,9 +74,9 @@ def scan_surfaces(surfaces: Mapping[str, Surface], unscanned: Sequence[Unscanned
         exit_code=EXIT_REFUSED if counts["warning"] else EXIT_UNCHECKED if failed else EXIT_CLEAN,
         rows=(
             *(_build_unscanned_row(server) for server in failed),
-            *(build_scan_row(finding, name if several else "") for name, finding in findings),
+            *(build_scan_row(finding, name if has_several else "") for name, finding in findings),
         ),
-        table=_build_scan_table(servers) if several else None,
+        table=_build_scan_table(servers) if has_several else None,
         facts={
             "findings": [{"server": name, **as_dict(finding)} for name, finding in findings],
             "counts": {"warning": counts["warning"], "info": counts["info"]},

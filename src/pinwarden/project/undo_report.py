@@ -87,7 +87,8 @@ def _describe_lock_edit(plan: UndoPlan, edit: LockEdit) -> dict[str, Any]:
 
 def _list_lock_notes(locks: Sequence[Mapping[str, Any]], *, written: bool) -> Iterator[str]:
     for lock in locks:
-        yield f"the lock {lock['file']} {'was' if written else 'would be'} edited too: its entries as before"
+        verb = "was" if written else "would be"
+        yield f"the lock {lock['file']} {verb} edited too, so that its entries are as before"
         for what, files in (("removed", lock["removed"]), ("written again", lock["added"])):
             if files:
                 verb = "would be" if not written else "was" if len(files) == 1 else "were"

@@ -73,7 +73,7 @@ def _serve_tools(_registry: Registry, transaction: Transaction) -> RegistryFile:
     return RegistryFile(body=encode_document({"tools": publications.list_tools(transaction)}), cache=BRIEFLY)
 
 
-def _serve_tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
+def _serve_bundle(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
     versions = publications.list_versions(transaction, tool)
     if not versions:
         return None
@@ -220,7 +220,7 @@ _ROUTES: tuple[tuple[re.Pattern[str], _Handler], ...] = tuple(
             _serve_tile,
         ),
         (rf"versions/{_NAME}/{_VERSION}\.json", _serve_version),
-        (rf"tools/{_NAME}\.json", _serve_tool),
+        (rf"tools/{_NAME}\.json", _serve_bundle),
         (r"tools\.json", _serve_tools),
         (r"registry\.json", _serve_identity),
     )

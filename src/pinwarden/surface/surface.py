@@ -240,7 +240,7 @@ def _parse_lists(document: Mapping[str, Any], undigestable: list[Item]) -> dict[
     for kind in ITEM_KINDS:
         if kind.member not in document:
             continue
-        values = JsonObject(document, "", _build_error).items(kind.member)
+        values = JsonObject(document, "", _build_error).array(kind.member)
         undigestable_items = tuple(item for item in undigestable if item.kind is kind)
         lists[kind.member] = tuple(Item.from_value(kind, value) for value in values) + undigestable_items
     return lists

@@ -174,8 +174,10 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
     if is_redirecting_variable(name) and not secret_name and not name.upper().endswith("HEADERS"):
         if "://" in text:
             return mask_text(text)
-        several = text.startswith("-") and re.search(r"\s", text)  # the value of one option must not hide the others
-        return (mask_text if several else mask_word)(_CREDENTIALS.sub(f"<{name}>@", text))
+        has_more_values = text.startswith("-") and re.search(
+            r"\s", text
+        )  # the value of one option must not hide the others
+        return (mask_text if has_more_values else mask_word)(_CREDENTIALS.sub(f"<{name}>@", text))
     if URL_START.match(text) and not re.search(r"\s", text):
         return _redact_url_value(name, text)
     if _is_plain_path(name, text) or (not header and _is_plain(name, text)):

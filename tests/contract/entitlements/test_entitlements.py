@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, find_contradictions, find_gained, find_handlers
+from pinwarden.contract.entitlements.analysis import analyse, find_contradictions, find_handlers, find_new_entitlements
 from pinwarden.contract.entitlements.values import Handler, Step
 from tests.contract.entitlements.servers import entitlements_of, kinds, sources, tools
 
@@ -333,10 +333,10 @@ def test_a_tool_that_declares_read_only_and_writes_is_a_contradiction() -> None:
 
 def test_an_entitlement_that_is_not_in_the_lock_is_reported() -> None:
     result = entitlements_of("import os, socket\ndef handler(x):\n    os.remove(x)\n    socket.create_connection(x)\n")
-    assert [(each.code, each.kind) for each in find_gained("tool", (W, "crypto"), result)] == [
+    assert [(each.code, each.kind) for each in find_new_entitlements("tool", (W, "crypto"), result)] == [
         ("entitlement_gained", "network")
     ]
-    assert find_gained("tool", result.kinds, result) == ()
+    assert find_new_entitlements("tool", result.kinds, result) == ()
 
 
 def test_handlers_carry_the_place_where_they_are_defined() -> None:

@@ -1,4 +1,4 @@
-"""``review``: see the changes that the gateway blocked, and decide about them.
+"""``review``: see the changes that the gateway blocked, and decide on them.
 
 You cannot approve everything at once, or all changes of a server: a new change could arrive between reading and
 deciding. A decision names its changes, and the name of a change is a digest of its content.
@@ -47,7 +47,7 @@ _ERRORS_OF_ONE_CHANGE = (
     "LOCK_TAMPERED",
     "SERVER_NOT_LOCKED",
 )
-"""Errors about one change, after which a person can still decide about the other changes."""
+"""Errors about one change, after which a person can still decide on the other changes."""
 _LEVELS = ("info", "review", "critical")
 _HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
 _MAX_PATH = 40  # longer paths in the list are cut to this many characters
@@ -253,7 +253,7 @@ def _review_all(args: Namespace, state: GatewayState, project: Project) -> int:
 
 
 def decide_each(state: GatewayState, project: Project, names: Sequence[str], approver: Approver) -> str:
-    """Decide about each of these changes. Returns ``approved`` if all are, ``skipped``, or ``QUIT``."""
+    """Decide on each of these changes. Returns ``approved`` if all are, ``skipped``, or ``QUIT``."""
     decided, finished = _decide_all(state, project, names, approver)
     if not finished:
         return QUIT

@@ -85,7 +85,7 @@ def scan(args: Namespace) -> int:
         surfaces[key] = load_surface(name, args) if is_file(name) or is_url(name) else _probe_named(name, args)
     if args.command:
         target = build_command_target(args.command, args)
-        surfaces[mask_command(args.command)] = probe_target(None, target, _ask_to_start("this command", target, args))
+        surfaces[mask_command(args.command)] = probe_target(None, target, _confirm_start("this command", target, args))
     return emit_report(scan_surfaces(surfaces), args, about=args.target)
 
 
@@ -93,10 +93,10 @@ def _probe_named(name: str, args: Namespace) -> Surface:
     from pinwarden.cli.questions import quote_server
 
     target = parse_target(name, args)
-    return probe_target(name, target, _ask_to_start(quote_server(name), target, args))
+    return probe_target(name, target, _confirm_start(quote_server(name), target, args))
 
 
-def _ask_to_start(what: str, target: Target, args: Namespace) -> Namespace:
+def _confirm_start(what: str, target: Target, args: Namespace) -> Namespace:
     """Ask on a terminal whether to start a target that is a command. Returns the options, with the consent if given."""
     from pinwarden.cli.questions import ask, can_ask
     from pinwarden.system.target import StdioTarget

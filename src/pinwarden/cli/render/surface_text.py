@@ -97,7 +97,7 @@ def render_changes(changes: Sequence[Change], *, detail: Detail = "short", width
     page.add(summarize_changes(changes))
     topics = [decision.topic for decision in group_decisions(changes) if decision.changes[0].severity != CRITICAL]
     if len(topics) > 1:
-        page.add(f"You decide about: {', '.join(topics)}.")
+        page.add(f"You decide on: {', '.join(topics)}.")
     for change in changes:
         if change.severity == CRITICAL:
             _add_reasoned_change(page, change)

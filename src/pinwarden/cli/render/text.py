@@ -108,8 +108,8 @@ def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, co
     """Return a block for rows about the same kind of problem."""
     first = group.rows[0]
     names = ", ".join(group.names)
-    singular, several = CAUSES.get(first.code, ("", ""))
-    phrase = singular if len(group.names) == 1 else several
+    one_server, more_servers = CAUSES.get(first.code, ("", ""))
+    phrase = one_server if len(group.names) == 1 else more_servers
     common, particulars = describe_cause(group, rule_texts)
     heading = f"{group.count} {phrase}: {names} ({first.code})" if phrase else f"{group.count}: {names}"
     lines = _wrap_lines(show_invisible(heading), width)
@@ -330,7 +330,7 @@ class RowGroup(Record):
 
     @property
     def count(self) -> str:
-        """How many things the block is about: ``3 tools``, ``6 servers (7 entries)``."""
+        """The number of tools, servers or entries that the block is about: ``3 tools``, ``6 servers (7 entries)``."""
         from pinwarden.core.report import plural
 
         names, entity = self.names, self.rows[0].entity

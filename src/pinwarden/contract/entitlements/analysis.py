@@ -236,7 +236,7 @@ def find_contradictions(
     )
 
 
-def find_gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
+def find_new_entitlements(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
     """Return the entitlements that the code has but the lock does not record."""
     return tuple(
         _build_contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)

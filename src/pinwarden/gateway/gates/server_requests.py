@@ -173,7 +173,7 @@ def find_definitions(params: Any, max_count: int) -> tuple[Item, ...] | Refusal:
 def check_request_content(
     method: str, params: Any, definitions: Sequence[Verdict], policy: ItemPolicy, ignored: frozenset[str]
 ) -> CheckedRequest:
-    """Decide about the content of a request that the policy allows. ``definitions`` are the verdicts about its tools.
+    """Decide on the content of a request that the policy allows. ``definitions`` are the verdicts about its tools.
 
     Signs of an attack whose code is in ``ignored`` do not count, because another rule covers them.
     """

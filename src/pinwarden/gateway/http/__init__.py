@@ -3,7 +3,7 @@
 `gateway.HttpGateway` is the root object. It reads lock, policy and tokens, and owns one
 `session_manager.SessionManager`, which knows every `session_manager.Upstream` (one locked server: its guard, its
 recorder, and how to reach it; created by `upstreams`) and every open `conversation.Conversation` (one client with one
-server). A conversation owns a `gateway.session` `Session`, which decides about messages, and an
+server). A conversation owns a `gateway.session` `Session`, which decides on messages, and an
 `upstream_transport.UpstreamTransport`, which sends them: `process_transport`, `shared_process` or `remote_transport`.
 The merged endpoint `/mcp` and a client whose protocol era differs from the server's use a `bridge.Bridge` instead of a
 conversation. A bridge has one `backend.Backend` per server, and each backend has a conversation with its server.
@@ -20,7 +20,7 @@ object                                  held by                             unti
 ======================================  ==================================  ==========================================
 `http1.Reply`, or the `ToolCall`        `connection.ClientConnection`       the response to the client is written
 `PendingRequest`, or the `ToolCall`     `open_requests.OpenRequests`        the conversation has passed on the response
-`ForwardedRequest`, or the tool's name  `gateway.session.session.Session`   the session has decided about the response
+`ForwardedRequest`, or the tool's name  `gateway.session.session.Session`   the session has decided on the response
 `PostedRequest`, or the `ToolCall`      `remote_transport.RemoteTransport`  the HTTP response of the server has ended
 ======================================  ==================================  ==========================================
 

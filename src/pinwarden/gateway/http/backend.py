@@ -113,13 +113,13 @@ class Backend:
         """The server's approved description of itself: capabilities, instructions, name and version."""
         self._last_id = 0
 
-    async def open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
+    async def open(self, client_info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         """Detect the server's era and open a session. Capabilities are sent only to a server of the client's era."""
         # Wait at most half of the time for another client's attempt, so that this client can still try.
         async with self.upstream.serialize_era_detection(self._manager.limits.merged_opening_seconds / 2):
-            await self._open(info, capabilities, for_stateless_client=for_stateless_client)
+            await self._open(client_info, capabilities, for_stateless_client=for_stateless_client)
 
-    async def _open(self, info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
+    async def _open(self, client_info: Any, capabilities: Any, *, for_stateless_client: bool) -> None:
         upstream = self.upstream
         shared = (
             None if upstream.era == HANDSHAKE else self._manager.find_stateless_conversation(upstream, self._client)
@@ -129,7 +129,7 @@ class Backend:
         )
         try:
             if upstream.era != HANDSHAKE:
-                result = await self._discover(conversation, info, capabilities if for_stateless_client else {})
+                result = await self._discover(conversation, client_info, capabilities if for_stateless_client else {})
                 if result is not None:
                     self.conversation = self._manager.adopt_stateless_conversation(upstream, self._client, conversation)
                     self.stateless, self.description = True, result
@@ -140,7 +140,9 @@ class Backend:
                     if conversation is not shared:
                         conversation.close("the server is no longer stateless")
                     conversation = self._manager.open_conversation(upstream, self._client)
-            self.description = await self._initialize(conversation, info, {} if for_stateless_client else capabilities)
+            self.description = await self._initialize(
+                conversation, client_info, {} if for_stateless_client else capabilities
+            )
         except BaseException:
             if conversation is not shared:
                 conversation.close("the handshake failed")
@@ -148,10 +150,12 @@ class Backend:
         self.conversation = conversation
         upstream.era, upstream.failing = HANDSHAKE, False
 
-    async def _discover(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any] | None:
+    async def _discover(
+        self, conversation: AnyConversation, client_info: Any, capabilities: Any
+    ) -> dict[str, Any] | None:
         """Send ``server/discover``. Returns the server's description; None if the server is of the handshake era."""
         failing = self.upstream.failing
-        meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
+        meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: client_info, CAPABILITIES_META: capabilities}
         try:
             response = await self._request(conversation, "server/discover", {"_meta": meta})
         except BackendError as err:
@@ -161,9 +165,9 @@ class Backend:
         result = response.members.get("result")
         return result if isinstance(result, dict) else None
 
-    async def _initialize(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any]:
+    async def _initialize(self, conversation: AnyConversation, client_info: Any, capabilities: Any) -> dict[str, Any]:
         """Open a session and its notification stream. Returns the server's description of itself."""
-        params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
+        params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": client_info}
         response = await self._request(conversation, "initialize", params)
         result = response.members.get("result")
         if not isinstance(result, dict):

@@ -86,7 +86,7 @@ class DecidedMessage:
 
 
 class MessageRelay(ABC):
-    """Lets the session decide about each message, records the decision, and sends the allowed messages.
+    """Lets the session decide on each message, records the decision, and sends the allowed messages.
 
     `Conversation` adds cancelled and failed requests, timers, and the end of the conversation.
     """
@@ -204,7 +204,7 @@ class MessageRelay(ABC):
     ) -> bool:
         """Send a tool call as a `ToolCall`. Returns False, without side effects, if `request` has to send it.
 
-        It is forwarded on the fast path if that admits it. Otherwise the session decides about it, as about any
+        It is forwarded on the fast path if that admits it. Otherwise the session decides on it, as on any
         message of the client.
         """
         transport, open_requests, client_id = self.transport, self._open_requests, message.get("id")
@@ -237,7 +237,7 @@ class MessageRelay(ABC):
         return True
 
     def _admit_call(self, message: Any, request_id: RequestId, now: float) -> bool:
-        """Decide about a call on the fast path, and record it. Returns False if the session has to decide."""
+        """Decide on a call on the fast path, and record it. Returns False if the session has to decide."""
         # While server messages are queued, the session decides: one of them may say that the tool changed.
         if not self._recorder.can_record_calls or self._queue.busy:
             return False
@@ -260,7 +260,7 @@ class MessageRelay(ABC):
             self.close("too many bytes are queued while the gateway checks this server's list")
 
     def _relay_client_message(self, message: ParsedMessage) -> None:
-        """Decide about a message of the client, record the decision, and forward or refuse the message."""
+        """Decide on a message of the client, record the decision, and forward or refuse the message."""
         if self.closed:
             return
         now = self._clock()
@@ -307,7 +307,7 @@ class MessageRelay(ABC):
             self.close("the server sends messages faster than the gateway can check them")
 
     def _relay_server_message(self, data: bytes, posted: PostedRequest | None) -> None:
-        """Parse a message of the server, decide about it, record the decision, and send the message to the client."""
+        """Parse a message of the server, decide on it, record the decision, and send the message to the client."""
         if self.closed:
             return
         now = self._clock()

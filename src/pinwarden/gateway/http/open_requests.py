@@ -365,7 +365,7 @@ class ToolCall(PostedRequest):
             conversation.on_response_ended(self, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
-        """Hand over to a general listener, because the response arrives in parts."""
+        """Pass the response on to a general listener, because it arrives in parts."""
         self._create_fallback_listener().on_head(status, session)
 
     def on_message(self, message: bytes) -> None:

@@ -332,7 +332,7 @@ class RemoteTransport:
         """Fail a request that the server did not execute, because it no longer knows the session.
 
         The server will probably refuse the other open requests too, so the gateway waits for their responses for a
-        moment. Requests that were not sent yet fail immediately.
+        moment. Requests that have not been sent yet fail immediately.
         """
         if self._closed:
             return

@@ -1,7 +1,7 @@
 """One process of a stateless server for all clients.
 
 In revision 2026-07-28 every request is self-contained, so requests of several clients can go to one process. Each
-client has its own conversation, which decides about its messages. In the process, every request has a unique id, which
+client has its own conversation, which decides on its messages. In the process, every request has a unique id, which
 is also its progress token. A message of the server goes only to the conversation whose request it names. A
 message that names no request reaches a client only while a single client has used the process.
 """

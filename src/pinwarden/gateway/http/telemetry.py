@@ -130,7 +130,11 @@ def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     counters: tuple[tuple[str, str, Callable[[Upstream], int]], ...] = (
         ("server_requests_total", "Requests to a server.", lambda upstream: upstream.requests),
         ("server_losses_total", "Conversations that the server ended.", lambda upstream: upstream.losses),
-        ("server_facts_total", "Messages with recorded events.", lambda upstream: upstream.recorder.outputs),
+        (
+            "server_recorded_messages_total",
+            "Messages with recorded events.",
+            lambda upstream: upstream.recorder.outputs,
+        ),
         ("server_refusals_total", "Messages with a refusal.", lambda upstream: upstream.recorder.refusals),
     )
     for name, help_text, count_of in counters:

@@ -1,7 +1,7 @@
 """The server's lists in one session, which the gateway requests, checks, and keeps up to date.
 
 A client may call a tool without listing the tools, list one page of many, or keep a list for a day. So the gateway
-requests a list itself, with its own request ids, whenever it needs a recent list to decide about a message. The client
+requests a list itself, with its own request ids, whenever it needs a recent list to decide on a message. The client
 never sees the responses.
 """
 
@@ -56,7 +56,7 @@ class CheckedList:
         self.order = order
         """The number of the request for this list. Later requests have higher numbers."""
         self.epoch = -1
-        """The guard's epoch in which the list was checked; -1 if it was not checked yet."""
+        """The guard's epoch in which the list was checked; -1 if it has not been checked yet."""
         self.uses = 0
         self.problem: str | None = None
         """Why the list could not be read."""
@@ -339,7 +339,7 @@ class CheckedLists:
         return bool(overdue)
 
     def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
-        """Handle a response to a request from the gateway. Returns whether to decide about deferred messages again."""
+        """Handle a response to a request from the gateway. Returns whether to decide on deferred messages again."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False  # the request timed out, or the server made up the id

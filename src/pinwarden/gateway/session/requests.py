@@ -1,4 +1,4 @@
-"""Decides about requests from the client by the item that they use."""
+"""Decides on requests from the client by the item that they use."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Decision = ForwardedRequest | bytes | None
 
 
 class RequestDecider:
-    """Decides about requests and notifications from the client, in one session."""
+    """Decides on requests and notifications from the client, in one session."""
 
     def __init__(
         self, guard: Guard, audit: SessionAudit, lists: CheckedLists, server: CheckedServer, links: Container[str]
@@ -60,7 +60,7 @@ class RequestDecider:
         self._unknown_methods = UnknownMethodDecider(guard, audit, "client")
 
     def decide(self, message: Any, now: float, out: OutputBuilder) -> Decision:
-        """Decide about one request."""
+        """Decide on one request."""
         method, request_id = message["method"], message["id"]
         if is_ambiguous_request(message):
             return self._refuse_ambiguous(request_id, method, out)
@@ -397,7 +397,7 @@ _MAX_METHOD = 100  # characters in the log; a longer name is blocked, because a 
 
 
 class UnknownMethodDecider:
-    """Decides about methods that no revision of MCP defines.
+    """Decides on methods that no revision of MCP defines.
 
     Each method is recorded once in a session, so that many messages cannot flood the audit log.
     """

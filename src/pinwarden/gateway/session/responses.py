@@ -1,4 +1,4 @@
-"""Decides about responses from the server: unapproved items are removed from lists, and results are checked."""
+"""Decides on responses from the server: unapproved items are removed from lists, and results are checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MAX_TASK_REQUESTS = 100  # remembered for a task; with more of them, each poll 
 
 
 class ResponseDecider:
-    """Decides about responses and task notifications from the server, in one session."""
+    """Decides on responses and task notifications from the server, in one session."""
 
     def __init__(  # noqa: PLR0913, PLR0917  the objects of one session
         self,

@@ -1,4 +1,4 @@
-"""Decides about requests and notifications from the server, and about requests inside its results and errors."""
+"""Decides on requests and notifications from the server, and about requests inside its results and errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ContentChecker(Protocol):
 
 
 class ServerRequestDecider:
-    """Decides about requests, notifications and unmatched errors from the server, in one session."""
+    """Decides on requests, notifications and unmatched errors from the server, in one session."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The session between one client and one server: parses messages, decides about them, and returns events and messages.
+"""The session between one client and one server: parses messages, decides on them, and returns events and messages.
 
 A request from the client:
 
@@ -376,16 +376,16 @@ class Session:
     def _learn_client(self, method: str, message: Any) -> None:
         """Learn the client's name and protocol era from a request."""
         params = message.get("params")
-        info = None
+        client_info = None
         if method == "initialize":
             self._lists.begin_handshake()
-            info = params.get("clientInfo") if isinstance(params, dict) else None
+            client_info = params.get("clientInfo") if isinstance(params, dict) else None
         elif not self._server.version and (meta := read_stateless_meta(params)) is not None:
             self._lists.set_client_meta(meta)
-            info = meta.get(CLIENT_META)
-        if self._has_token or not isinstance(info, dict) or not isinstance(info.get("name"), str):
+            client_info = meta.get(CLIENT_META)
+        if self._has_token or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
             return
-        name = info["name"][:200]
+        name = client_info["name"][:200]
         if name != self._audit.client:
             self._audit.client = name
             self._lists.invalidate()  # the policy may have rules for this client
@@ -556,7 +556,7 @@ class Session:
         return []
 
     def _retry_deferred(self, now: float, out: OutputBuilder) -> None:
-        """Decide about all deferred messages again, in order, because a list arrived or failed."""
+        """Decide on all deferred messages again, in order, because a list arrived or failed."""
         if self._lists.server is not None and self._server.info is None:
             with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
                 self._server.check(self._lists.server, out)

@@ -25,6 +25,7 @@ RULE_TABLES = (
     ("clients.drift", "CONFIG_KINDS"),
     ("surface.drift.changes", "CHANGE_KINDS"),
     ("skills.skill_drift", "SKILL_KINDS"),
+    ("skills.skill_scan", "MESSAGES"),
     ("project.gate.online", "REGISTRY_KINDS"),
     ("project.installed_bundles", "YANK_KINDS"),
     ("project.lock_signatures", "SIGNATURE_KINDS"),
@@ -34,6 +35,8 @@ RULE_TABLES = (
     ("artifacts.provenance_drift", "PROVENANCE_KINDS"),
 )
 """Module and name of each table, with the tables of the most frequent codes first."""
+_PREFIXES = {"MESSAGES": "It "}
+"""What makes a sentence of the phrases in a table."""
 _TEXTS = {COULD_NOT_CHECK: "A check could not be completed, so its result is unknown."}
 
 
@@ -47,7 +50,7 @@ def find_rule_texts(codes: Iterable[str]) -> dict[str, str]:
         table: Mapping[str, FindingKind | str] = getattr(import_module(f"pinwarden.{module}"), name)
         for code in missing & table.keys():
             row = table[code]
-            texts[code] = row.reason if isinstance(row, FindingKind) else row
+            texts[code] = row.reason if isinstance(row, FindingKind) else _PREFIXES.get(name, "") + row
         missing -= texts.keys()
     for code in missing:
         if code in _TEXTS:

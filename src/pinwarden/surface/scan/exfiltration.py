@@ -429,21 +429,23 @@ def _find_leak_requests(
 
 
 def _is_leaked(
-    text: str, verb: SentencePart, sensitive: SentencePart, before: list[SentencePart], after: list[SentencePart]
+    text: str, verb: SentencePart, sensitive_part: SentencePart, before: list[SentencePart], after: list[SentencePart]
 ) -> bool:
-    """Whether the sentence urges the agent to move the ``sensitive`` object of ``verb``, or names where to put it."""
-    if _LOCATION.search(text, verb.start, sensitive.start):
+    """Whether the sentence urges an agent to move ``sensitive_part``, the object of ``verb``, or names a host."""
+    if _LOCATION.search(text, verb.start, sensitive_part.start):
         return False
-    spots = [part for part in after if part.role == "spot"]
-    if verb.role == "give" and not any(part.start > sensitive.end for part in spots):
+    destinations = [part for part in after if part.role == "spot"]
+    if verb.role == "give" and not any(part.start > sensitive_part.end for part in destinations):
         return False
     is_given = verb.text.startswith(("give", "hand"))
-    is_urged = is_given or bool(spots) or any(part.role == "extra" for part in before + after)
+    is_urged = is_given or bool(destinations) or any(part.role == "extra" for part in before + after)
     is_dumped = verb.text in ("dump", "echo", "log", "respond")
-    if sensitive.role == "secret":
+    if sensitive_part.role == "secret":
         return is_urged or is_dumped or (verb.role == "put" and any(part.role == "take" for part in before))
-    several = sum(part.role in ("private", "name") for part in after) >= 2
-    return is_urged and (_ALL.search(text, verb.start, sensitive.end + 30) is not None or (is_dumped and several))
+    is_about_several = sum(part.role in ("private", "name") for part in after) >= 2
+    return is_urged and (
+        _ALL.search(text, verb.start, sensitive_part.end + 30) is not None or (is_dumped and is_about_several)
+    )
 
 
 def _goes_to_requester(after: list[SentencePart]) -> bool:

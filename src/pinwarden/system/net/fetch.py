@@ -127,7 +127,7 @@ class FetchRequest(Record):
     """A body to upload. Redirects are not followed."""
 
     @property
-    def secret(self) -> str | None:
+    def effective_authorization(self) -> str | None:
         """The credential, sent only to URLs below the endpoint."""
         return self.authorization or self.endpoint.authorization
 
@@ -376,8 +376,8 @@ class Fetcher:
             **headers,
             "host": address.host_header,
         }
-        if wanted.secret is not None and endpoint.owns(address):
-            request_headers["authorization"] = wanted.secret
+        if wanted.effective_authorization is not None and endpoint.owns(address):
+            request_headers["authorization"] = wanted.effective_authorization
         method, body = ("GET", None) if wanted.form is None else ("POST", wanted.form)
         if wanted.form is not None:
             request_headers["content-type"] = "application/x-www-form-urlencoded"

@@ -46,7 +46,7 @@ class JsNode:
 
 MAX_NODES: Final = 3_000_000
 MAX_DEPTH: Final = 1_500
-"""The maximum depth of the lowered tree, because the interpreter follows it by recursion."""
+"""The maximum depth of the lowered tree. It is limited because the interpreter visits the tree recursively."""
 
 _TRANSPARENT: Final = frozenset(
     (
