@@ -46,6 +46,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "relaying": relaying.report,
     "appending": registry.appending_report,
     "publishing": registry.publishing_report,
+    "searching": registry.searching_report,
     "reading": registry.reading_report,
 }
 

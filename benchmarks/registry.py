@@ -1,4 +1,4 @@
-"""The registry: the cost of an append as the log grows, publishing, and reading compared with nginx."""
+"""The registry: the cost of an append as the log grows, publishing, search, and reading compared with nginx."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
@@ -33,7 +35,10 @@ from pinwarden.registry.export import export_registry
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.publish import publish
 from pinwarden.registry.registry import Registry, RegistryLimits, RegistrySettings, open_registry
-from pinwarden.registry.store import pointer_log
+from pinwarden.registry.search import PAGE_SIZE, search_to_json
+from pinwarden.registry.search_terms import list_bundle_terms
+from pinwarden.registry.store import catalog, pointer_log
+from pinwarden.registry.store.catalog import Package
 from pinwarden.system.clock import now
 from pinwarden.system.database import Schema, open_database
 from pinwarden.system.key_files import create_key_file
@@ -46,6 +51,10 @@ PUBLISHES = 20
 MAX_PUBLISH_RATIO = 4.0
 MIN_READ_RATIO = {"an immutable blob": 0.15, "a checkpoint from the database": 0.05}
 FILE_BYTES = 20_000
+SEARCHED = 20_000
+SEARCHES = 3
+QUERY = "word3 word70"
+MAX_SEARCH_RATIO = 3.0
 _COUNTER = count()
 
 
@@ -267,3 +276,66 @@ def _wait_for(path: Path) -> None:
 def _registry(folder: Path) -> Registry:
     limits = replace(RegistryLimits(), requests_per_hour=10**9, bytes_per_hour=10**12)
     return open_registry(RegistrySettings(folder=folder, probing="never", limits=limits), KEY)
+
+
+def searching_report() -> str:
+    """A search for two words among 20,000 bundles, compared with its bare SQL, and with SQLite's FTS5 as a peer."""
+    with TemporaryDirectory() as folder:
+        registry = _registry(Path(folder) / "registry")
+        _fill_catalog(registry, SEARCHED)
+        database = sqlite3.connect(Path(folder) / "registry" / "registry.sqlite")
+        database.execute("CREATE VIRTUAL TABLE peer USING fts5 (tool, words)")
+        sql = "INSERT INTO peer SELECT tool, GROUP_CONCAT(CAST(term AS TEXT), ' ') FROM search_terms GROUP BY tool"
+        database.execute(sql)
+        database.commit()
+        bare = catalog.build_search_sql(2)
+        values = [value for word in QUERY.encode().split() for value in (word, word, word + b"\xff")]
+
+        def search_bare() -> None:
+            for _ in range(SEARCHES):
+                database.execute(bare, [*values, 2, QUERY, PAGE_SIZE, 0]).fetchall()
+
+        def search_peer() -> None:
+            for _ in range(SEARCHES):
+                words = " ".join(f"{word}*" for word in QUERY.split())
+                database.execute(
+                    "SELECT p.* FROM peer f JOIN packages p ON p.tool = f.tool WHERE peer MATCH ? "
+                    "ORDER BY rank LIMIT ?",
+                    (words, PAGE_SIZE),
+                ).fetchall()
+
+        def search_registry() -> None:
+            for _ in range(SEARCHES):
+                found = search_to_json(registry, QUERY, 1)
+                assert len(found["tools"]) == PAGE_SIZE
+
+        rows = compare(
+            {"the bare SQL": search_bare, "pinwarden search": search_registry, "FTS5": search_peer},
+            baseline="the bare SQL",
+            rounds=7,
+        )
+        database.close()
+        registry.database.close()
+    goal = Goal(name="pinwarden search", against="the bare SQL", at_most=MAX_SEARCH_RATIO)
+    return table(f"Searching {SEARCHED:,} bundles for two words", rows, SEARCHES, [goal])
+
+
+def _fill_catalog(registry: Registry, count: int) -> None:
+    """Add bundles with the words of natural descriptions: a few words are in many bundles, most are in few."""
+    random = Random(1)
+    vocabulary = [f"word{number}" for number in range(20_000)]
+    weights = list(accumulate(1 / (rank + 10) for rank in range(len(vocabulary))))
+    with registry.database.transaction() as transaction:
+        for number in range(count):
+            text = " ".join(random.choices(vocabulary, cum_weights=weights, k=40))
+            tool = f"acme.t{number}"
+            package = Package(
+                tool=tool,
+                namespace="acme",
+                version="1.0.0",
+                is_yanked=False,
+                versions=1,
+                description=text,
+                published_at=now(),
+            )
+            catalog.replace_package(transaction, package, list_bundle_terms(tool, "", text, None))

@@ -15,6 +15,7 @@ from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.global_arguments import GLOBAL_GROUP
 from pinwarden.cli.grammar import ArgumentSpec, CommandSpec, read_grammar
 from pinwarden.core.errors import CODES
+from pinwarden.registry.http.openapi import build_openapi
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
 from tools.clients_page import clients_page
@@ -49,6 +50,10 @@ def changes_page() -> str:
         "| kind | severity | why |\n|---|---|---|\n"
         f"{rows}\n"
     )
+
+
+def registry_api() -> str:
+    return json.dumps(build_openapi(), indent=2) + "\n"
 
 
 def commands_page() -> str:
@@ -152,6 +157,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/changes.md": changes_page,
     "reference/findings.md": findings_page,
     "reference/commands.md": commands_page,
+    "reference/registry-api.json": registry_api,
     "reference/clients.md": clients_page,
     "reference/schemas/README.md": schemas_page,
     **{f"reference/schemas/{name}.schema.json": partial(schema_file, name) for name in SCHEMAS},

@@ -437,6 +437,7 @@ CASES = (
     case("bundle accept", ACCEPT, on=pointed, code=1),
     case("bundle accept", f"{ACCEPT} --now today", on=pointed, code=2, errs=True),
     case("publish", f"{ARCHIVE} --key key --registry http://127.0.0.1:1", on=packed, code=2, errs=True),
+    case("search", "notes --registry nowhere", code=3, errs=True),
     case("registry export", "out --database nosql://x", code=2, errs=True),
     case("registry namespace", "add ACME --owner key.pub --data registry", on=key, code=2, errs=True),
     case("registry token", "add acme --data registry", code=1, errs=True),
@@ -523,7 +524,7 @@ ELSEWHERE = {
     "bundle pull": "tests/cli/test_bundle_oci.py",
     **dict.fromkeys(
         (
-            *("publish", "registry export", "registry namespace", "registry token", "registry audit"),
+            *("search", "publish", "registry export", "registry namespace", "registry token", "registry audit"),
             *("registry point", "registry yank", "registry attest", "registry keys", "log verify", "log monitor"),
         ),
         "tests/registry/test_serving.py",

@@ -99,6 +99,8 @@ def test_bundles_of_an_earlier_release_are_added_when_the_registry_is_opened(any
     with anywhere.registry.database.transaction() as transaction:
         for table in ("packages", "search_terms", "readmes"):
             transaction.run(f"DROP TABLE {table}")
+        for column in ("root", "descriptor", "archive", "surface"):
+            transaction.run(f"DROP INDEX versions_by_{column}")
         transaction.run("DELETE FROM pinwarden_schema WHERE name = 'registry_catalog'")
     anywhere.registry.database.close()  # the next connection creates the tables again
     assert find(anywhere, "notes") == []

@@ -153,6 +153,11 @@ def test_a_bundle_is_published_over_http_and_can_be_verified(
     )
     assert json.loads(site.get("api/search?q=notes")[2])["tools"][0]["latest"] == "1.0.0"
 
+    found = answered(capsys, "search", "keep", "notes", "--registry", site.replica.url)
+    assert [(tool["tool"], tool["latest"]) for tool in found["tools"]] == [("acme.notes", "1.0.0")]
+    assert run("search", "NOTES", "--registry", site.replica.url) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["NAME        LATEST  DESCRIPTION", "acme.notes  1.0.0   Notes"]
+
     assert run("keygen", str(tmp_path / "helper")) == 0
     late = str(tmp_path / "late.json")
     auditor = ("--key", str(tmp_path / "helper"), "--role", "auditor", "--claim", "audit", "-o", late)
@@ -166,6 +171,8 @@ def test_a_bundle_is_published_over_http_and_can_be_verified(
     assert named[0]["keys"][helper] == "publisher"
 
     exported = tmp_path / "export"
+    refused = answered(capsys, "search", "notes", "--registry", str(tmp_path), code=1)
+    assert refused["error"]["code"] == "SERVER_NOT_FOUND"
     answered(capsys, "registry", "export", str(exported), "--base-url", "https://r.example/", *site.operator)
     assert answered(capsys, "log", "verify", str(exported))["size"] == json.loads(site.get("health")[2])["log_size"]
     check_client_of_the_official_api(site)

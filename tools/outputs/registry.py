@@ -54,6 +54,13 @@ def publish() -> Schema:
     return output("publish", exactly(members))
 
 
+def search() -> Schema:
+    texts = {"tool": TEXT, "namespace": TEXT, "latest": or_null(TEXT), "description": TEXT}
+    tool = exactly({**texts, "versions": COUNT, "published_at_utc": MOMENT})
+    members = {"registry": TEXT, "query": TEXT, "page": COUNT, "total": COUNT, "tools": array(tool)}
+    return output("search", exactly(members))
+
+
 def registry_export() -> Schema:
     return output("registry export", exactly({"folder": FULL_TEXT, "written": COUNT, "log_size": COUNT}))
 
@@ -116,6 +123,7 @@ def log_monitor() -> Schema:
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "publish": publish,
+    "search": search,
     "registry export": registry_export,
     "registry namespace": registry_namespace,
     "registry token": registry_token,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pinwarden.core import strict_json
 from pinwarden.core.digest import blob_cid, document_cid
@@ -27,6 +28,10 @@ class RegistryReader(ABC):
     @abstractmethod
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         """Return the bytes at a path (see ``names.py``); None if there are none."""
+
+    def find_query(self, path: str, query: Mapping[str, str], max_bytes: int) -> bytes | None:  # noqa: ARG002
+        """Return the response to a query; None if the registry answers none, as a static export."""
+        return None
 
     def get(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         """Return the bytes at a path. Raises if there are none."""
@@ -91,10 +96,17 @@ class HttpRegistry(RegistryReader):
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         """Download the bytes at a path below the URL; None if there are none."""
+        return self._download(self._build_url(path), max_bytes)
+
+    def find_query(self, path: str, query: Mapping[str, str], max_bytes: int) -> bytes | None:
+        """Download the response to a query; None if the address answers none."""
+        return self._download(f"{self._build_url(path)}?{urlencode(query, errors='replace')}", max_bytes)
+
+    def _download(self, url: str, max_bytes: int) -> bytes | None:
         from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is sent.
-        bare = FetchRequest(endpoint=self._create_endpoint_without_token(), url=self._build_url(path))
+        bare = FetchRequest(endpoint=self._create_endpoint_without_token(), url=url)
         response = self._fetcher.get(bare, max_bytes=max_bytes)
         return response.body if response.found else None
 

@@ -53,7 +53,7 @@ def search_to_json(registry: Registry, query: str, page: int) -> dict[str, Any]:
 def read_page_number(text: str) -> int:
     """Return the number of a page of a list. Raises for anything that is not the number of a page."""
     if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_PAGE:
-        raise PinwardenError("USAGE", f"page must be a number from 1 to {MAX_PAGE}")
+        raise PinwardenError("USAGE", f"page must be a number from 1 to {MAX_PAGE}", hint="Begin with page=1.")
     return int(text)
 
 

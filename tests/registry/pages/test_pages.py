@@ -33,7 +33,7 @@ class NoRedirect(HTTPRedirectHandler):
 
 def get(url: str) -> tuple[int, dict[str, str], str]:
     try:
-        with build_opener(NoRedirect).open(Request(url), timeout=60) as response:
+        with build_opener(NoRedirect).open(Request(url, headers={"accept": "text/html"}), timeout=60) as response:
             return (
                 response.status,
                 {name.lower(): value for name, value in response.headers.items()},

@@ -87,6 +87,7 @@ _CATALOG = {
         "contract explain": ("contract", "contract_explain", "Show the facts about each tool, with the evidence"),
     },
     "Publish and install signed bundles": {
+        "search": ("search", "search", "Find bundles in a registry by words"),
         "install": ("install", "install", "Install a server from a registry of signed bundles"),
         "trust add": ("trust", "trust_add", "Trust a registry, or a key that signs attestations"),
         "trust remove": ("trust", "trust_remove", "Stop trusting a key, or revoke it"),

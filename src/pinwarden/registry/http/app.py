@@ -127,6 +127,7 @@ class RegistryApp:
 
         return [
             route("/health", routes.get_health, ["GET"]),
+            route("/openapi.json", routes.get_openapi, ["GET"]),
             route("/api/search", routes.get_search, ["GET"]),
             Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
             route("/v0.1/servers", routes.get_servers, ["GET"]),

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.http.comparisons import Comparisons, identify_client
-from pinwarden.registry.http.routes import choose_status_code, find_base_url, refuse_nul_bytes
+from pinwarden.registry.http.routes import build_error_response, choose_status_code, find_base_url, refuse_nul_bytes
 from pinwarden.registry.names import check_tool, check_version
 from pinwarden.registry.pages.compare_page import build_compare_page
 from pinwarden.registry.pages.page_request import PageRequest
@@ -38,7 +38,10 @@ class PageRoutes:
         return [Route(path, self.respond, methods=["GET"]) for path in _PATHS]
 
     async def respond(self, request: Request, err: Exception | None = None) -> Response:
-        """Return the page at the path of a request, or the page about an error. ``err`` is that of the routing."""
+        """Return the page at the path of a request, or an error: as a page for browsers, as JSON for programs.
+
+        ``err`` is the error of the routing.
+        """
         page_request = PageRequest(
             path=request.url.path[1:],
             query=dict(request.query_params),
@@ -51,8 +54,11 @@ class PageRoutes:
                 return Response(status_code=303, headers={"location": target})
             page = None if err else await self._find_page(page_request, identify_client(request))
             if page is None:
-                raise PinwardenError("SERVER_NOT_FOUND", "There is no page at this address.")
+                hint = "Check the name and the version, or search for it."
+                raise PinwardenError("SERVER_NOT_FOUND", "There is nothing at this address.", hint=hint)
         except PinwardenError as problem:
+            if "text/html" not in request.headers.get("accept", ""):
+                return build_error_response(problem)
             status = choose_status_code(problem)
             page = render_error(self._registry, page_request, problem, status)
             return _build_response(page, status, "no-store")

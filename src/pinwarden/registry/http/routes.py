@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
+from pinwarden.registry.http.openapi import build_openapi
 from pinwarden.registry.official_api import ServerQuery, find_server_version, list_server_versions, list_servers
 from pinwarden.registry.read_api import JSON, describe_error
 from pinwarden.registry.registry import Registry
@@ -21,6 +22,11 @@ def get_health(registry: Registry, _request: Request, _body: bytes) -> Response:
     with registry.database.transaction() as transaction:
         head = pointer_log.load_head(transaction)
     return _build_json_response({"status": "ok", "log_size": head.size if head else 0})
+
+
+def get_openapi(_registry: Registry, _request: Request, _body: bytes) -> Response:
+    """``GET /openapi.json``: the description of this API."""
+    return _build_json_response(build_openapi())
 
 
 def get_search(registry: Registry, request: Request, _body: bytes) -> Response:

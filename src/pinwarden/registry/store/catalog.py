@@ -68,18 +68,22 @@ def search_packages(transaction: Transaction, words: Sequence[str], name: str, l
     A bundle with the name ``name`` comes first; the others are ranked by the weights of their terms. A term that equals
     the word counts twice.
     """
-    sql = (
-        f"SELECT {_join_columns('p')}, COUNT(*) OVER () FROM (SELECT tool, SUM(best) AS score FROM ("  # noqa: S608
-        + " UNION ALL ".join([_MATCHES] * len(words))
-        + ") AS matches GROUP BY tool HAVING COUNT(*) = ?) AS ranked JOIN packages p ON p.tool = ranked.tool "
-        "ORDER BY CASE WHEN p.tool = ? THEN 0 ELSE 1 END, ranked.score DESC, p.tool LIMIT ? OFFSET ?"
-    )
     values: list[str | int | bytes] = []
     for word in words:
         term = word.encode()
         values += [term, term, term + _AFTER_ANY_TEXT]
-    rows = transaction.rows(sql, [*values, len(words), name, limit, offset])
+    rows = transaction.rows(build_search_sql(len(words)), [*values, len(words), name, limit, offset])
     return _build_page(rows)
+
+
+def build_search_sql(words: int) -> str:
+    """Return the query for a number of words. Its values are in the order in which `search_packages` gives them."""
+    return (
+        f"SELECT {_join_columns('p')}, COUNT(*) OVER () FROM (SELECT tool, SUM(best) AS score FROM ("  # noqa: S608
+        + " UNION ALL ".join([_MATCHES] * words)
+        + ") AS matches GROUP BY tool HAVING COUNT(*) = ?) AS ranked JOIN packages p ON p.tool = ranked.tool "
+        "ORDER BY CASE WHEN p.tool = ? THEN 0 ELSE 1 END, ranked.score DESC, p.tool LIMIT ? OFFSET ?"
+    )
 
 
 _MATCHES = (
