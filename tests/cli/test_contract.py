@@ -239,6 +239,42 @@ def test_init_writes_a_file_that_checks_the_contract_and_overwrites_nothing(
     assert (project / file).read_text() == text
 
 
+@pytest.mark.parametrize("kind", ["github", "gitlab", "pre-commit"])
+def test_init_writes_a_file_that_checks_a_node_server(kind: str, project: Path, run: Run) -> None:
+    import yaml
+
+    (project / "dist").mkdir()
+    (project / "dist/server.js").write_text("")
+    words = ("contract", "init", "--command", "node dist/server.js", "--for", kind, "--install", SOURCE, "--dry-run")
+    text = run(*words).out
+    assert yaml.safe_load(text)
+    check = next(line for line in text.splitlines() if "contract check" in line)
+    assert "--command -- node dist/server.js" in check
+    assert check.index("--command --") > check.find("--format"), "options after -- belong to the server"
+    if kind != "pre-commit":
+        assert "npm ci && npm run build --if-present" in text
+        assert f"'pinwarden[javascript] @ {SOURCE}'" in text
+    refused = run("contract", "init", "--command", "node dist/absent.js", "--for", kind)
+    assert (refused.code, "does not start a JavaScript" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node dist/server.js; id",
+        "node 'a b.js'",
+        "node $(id).js",
+        "node ../server.js",
+        "-x dist/server.js",
+        "node  x.js",
+    ],
+)
+def test_attack_of_a_command_that_would_inject_into_a_workflow(text: str, project: Path, run: Run) -> None:
+    for kind in ("github", "gitlab", "pre-commit"):
+        done = run("contract", "init", "--command", text, "--for", kind, "--install", SOURCE, "--dry-run")
+        assert (done.code, done.out) == (2, ""), text
+
+
 def test_the_pytest_plugin_fails_a_test_on_drift_and_updates_on_request(project: Path) -> None:
     import subprocess
 

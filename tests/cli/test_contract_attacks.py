@@ -120,11 +120,14 @@ def test_a_server_that_offers_less_does_not_match_its_contract(notes: ObservedSe
     lock = tmp_path / "mcp-fusion.lock"
     document = written(notes)
     lock.write_text(json.dumps(document))
+    surface = notes.extension.surface
+    served = {
+        **(surface.server or {}),
+        **{kind: [item.value for item in surface.items[kind]] for kind in surface.items},
+    }
 
     def exit_code(**members: Any) -> int:
-        return verify_contract(
-            lock, surface_from_listing({**document["pinwarden"]["surface"], **members}), (), "x"
-        ).exit_code
+        return verify_contract(lock, surface_from_listing({**served, **members}), (), "x").exit_code
 
     assert exit_code() == 0
     assert exit_code(serverInfo={"name": "notes", "version": "1.0.1"}) == 0

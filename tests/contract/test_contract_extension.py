@@ -12,6 +12,7 @@ from pinwarden.contract.check import check_lockfile
 from pinwarden.contract.contract import contracts_from_json
 from pinwarden.contract.dialect import get_dialect
 from pinwarden.contract.extension import (
+    ContractExtension,
     check_body,
     compute_body_digest,
     read_contracts,
@@ -19,11 +20,13 @@ from pinwarden.contract.extension import (
     read_surface,
     sign_lockfile,
     verify_lockfile,
+    with_extension,
 )
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.contract.normal_form import compute_normalised_digest, normalise
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
+from pinwarden.core.record import replace
 from pinwarden.surface.surface import surface_from_listing
 from tests.support.contracts import MADE_AT, extension_of, listing, locked, wire_tool
 
@@ -59,6 +62,45 @@ def test_the_surface_digest_is_the_one_that_a_consumers_lock_pins() -> None:
 def test_the_same_server_gives_the_same_bytes_whatever_the_order_of_its_tools() -> None:
     one, two = wire_tool("a"), wire_tool("b")
     assert serialize_lockfile(locked(listing(one, two))) == serialize_lockfile(locked(listing(two, one)))
+
+
+def test_a_reviewer_sees_each_description_once_and_one_line_for_one_change() -> None:
+    def lines(description: str) -> list[str]:
+        server = listing(wire_tool("read_note", description), wire_tool("write"), prompts=[{"name": "hello"}])
+        return serialize_lockfile(locked(server)).decode().splitlines()
+
+    before, after = lines("Read the note."), lines("Read one note.")
+    assert sum("Read the note." in line for line in before) == 1
+    changed = [old.strip() for old, new in zip(before, after, strict=True) if old != new]
+    assert [line for line in changed if "sha256:" not in line] == ['"description": "Read the note.",']
+    assert len(changed) == 6  # the description, and the digests of tool, file, body and surface (as sent, normalised)
+
+
+@pytest.mark.parametrize("description", ["Read a note.", "", None])
+def test_a_description_is_restored_exactly(description: Any) -> None:
+    """Also an absent and an empty one: the digest of the surface covers it."""
+    tool = {**wire_tool("read_note"), "description": description}
+    if description is None:
+        del tool["description"]
+    lockfile = parse_lockfile(serialize_lockfile(locked(listing(tool))))
+    kept = read_surface(lockfile)
+    assert kept is not None
+    assert [item.value for item in kept.items["tools"]] == [tool]
+    assert check_body(lockfile) is True
+
+
+def test_a_new_release_of_the_sdk_alone_is_not_stale() -> None:
+    """A server without a version of its own reports the version of its SDK."""
+
+    def server(version: str) -> ContractExtension:
+        told = listing(wire_tool("read_note"), serverInfo={"name": "notes", "version": version})
+        return replace(extension_of(told), versions={"python": "3.11.7", "mcp": "2.3.0" if version == "1" else version})
+
+    old = server("2.2.0")
+    lockfile = with_extension(generate_lockfile("notes", old.contracts, generated_at=MADE_AT), old)
+    bumped, own = server("2.3.0"), server("1")
+    assert check_lockfile(lockfile, bumped.contracts, current=bumped).ok
+    assert check_lockfile(lockfile, own.contracts, current=own).other == ("serverInfo",)
 
 
 def test_contracts_are_stored_with_their_hidden_parts() -> None:
@@ -122,9 +164,7 @@ def test_a_resealed_body_that_hides_a_description_is_refused() -> None:
     server = listing(wire_tool("read_note"))
     place = ("capabilities", "tools", "read_note", "surface", "description")
     forged = resealed(edited(locked(server), *place, to="Harmless."))
-    assert check_body(forged) is True, "its own digest fits"
-    now = extension_of(server)
-    assert refusal(lambda: check_lockfile(forged, now.contracts, current=now)) == "LOCK_TAMPERED"
+    assert refusal(lambda: check_body(forged)) == "LOCK_TAMPERED"
 
 
 def test_a_resealed_hint_that_the_definition_does_not_give_is_refused() -> None:

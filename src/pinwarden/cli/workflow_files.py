@@ -77,6 +77,13 @@ def install_step(kind: str, spec: str) -> str:
     return _STEPS[kind].replace("{spec}", shlex.quote(spec))
 
 
+def with_extra(spec: str, extra: str, wanted: bool = True) -> str:
+    """Return the source of Pinwarden with an optional extra, if it is wanted."""
+    if not wanted:
+        return spec
+    return f"pinwarden[{extra}] @ {spec}" if "://" in spec else f"{spec}[{extra}]"
+
+
 def choose_install_source(given: str | None, root: Path, command: Sequence[str]) -> str:
     """Return what the job installs Pinwarden from: what the option says, or what it was installed from here.
 

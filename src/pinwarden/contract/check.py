@@ -21,6 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."
+_FRAMEWORKS = ("mcp", "fastmcp")
 _NO_TIME = ""  # the comparison ignores the generation time
 
 
@@ -182,6 +183,8 @@ def _add_extension_changes(
         tools |= _find_changed_items(locked, current.surface, TOOL)
         prompts = _find_changed_items(locked, current.surface, PROMPT)
         other = _list_other_changes(locked, current.surface)
+        if "serverInfo" in other and _has_framework_version(lockfile, locked, current):
+            other = tuple(name for name in other if name != "serverInfo")
     other += _list_changed_startup(lockfile, current) + _list_changed_reach(lockfile, current)
     changed = (*result.changed, *(name for name in result.unchanged if name in tools))
     changed_prompts = (*result.changed_prompts, *(name for name in result.unchanged_prompts if name in prompts))
@@ -222,6 +225,24 @@ def _list_other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
         if (kind.member in locked.items) != (kind.member in now.items):
             changed.append(kind.member)
     return tuple(changed)
+
+
+def _has_framework_version(lockfile: Lockfile, locked: Surface, current: ContractExtension) -> bool:
+    """Whether the server names only the version of its SDK, then and now, and nothing else about it changed.
+
+    A server without a version of its own reports the one of its SDK, which is not a change of the server.
+    """
+    before, after = (surface.server or {} for surface in (locked, current.surface))
+    old, new = before.get("serverInfo"), after.get("serverInfo")
+    recorded = (lockfile.extension or {}).get("versions")
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping) and isinstance(recorded, Mapping)):
+        return False
+    same_otherwise = is_json_equal({**old, "version": ""}, {**new, "version": ""})
+    return same_otherwise and any(
+        old.get("version") == recorded.get(name) and new.get("version") == current.versions.get(name)
+        for name in _FRAMEWORKS
+        if name in recorded
+    )
 
 
 def _find_hidden_changes(lockfile: Lockfile, current: ContractExtension) -> set[str]:

@@ -7,7 +7,7 @@ equals the digest of the same surface in a user's lock (``surface/surface.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from pinwarden.contract.contract import Contracts, ToolContract, contracts_from_json
@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey, sign_dsse, verify_dsse
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import parse_json
-from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Surface, surface_from_listing
+from pinwarden.surface.surface import ITEM_KINDS, PROMPT, SERVER_MEMBERS, TOOL, ItemKind, Surface, surface_from_listing
 
 KEY = "pinwarden"
 FORMAT = "pinwarden-contract/1"
@@ -77,9 +77,62 @@ def with_extension(lockfile: Lockfile, extension: ContractExtension) -> Lockfile
         "tools": _tools_to_json(extension),
         "details": dict(extension.details),
     }
+    _remove_repeated_descriptions(lockfile, member)
     document = {**lockfile.document, KEY: member}
     member["bodyDigest"] = str(compute_body_digest(Lockfile(document=document)))
     return Lockfile(document=document)
+
+
+def _remove_repeated_descriptions(lockfile: Lockfile, member: dict[str, Any]) -> None:
+    """Remove each description that the part of MCP Fusion has too, so that a reviewer sees a change of it once.
+
+    `_restore_descriptions` puts them back.
+    """
+    listed = member["surface"]
+    for kind, described in _iter_descriptions(lockfile):
+        if kind.member in listed:
+            listed[kind.member] = [
+                _without(item, "description") if item.get("description") == described.get(item.get("name")) else item
+                for item in listed[kind.member]
+            ]
+    tools = dict(_iter_descriptions(lockfile))[TOOL]
+    for name, entry in member["tools"].items():
+        contract = entry["contract"]
+        if name in tools and contract["surface"].get("description") == tools[name]:
+            entry["contract"] = {**contract, "surface": _without(contract["surface"], "description")}
+
+
+def _restore_descriptions(lockfile: Lockfile, listing: Any) -> Any:
+    """Return the surface of the extension with the descriptions that `_remove_repeated_descriptions` removed."""
+    if not isinstance(listing, Mapping):
+        return listing
+    restored = dict(listing)
+    for kind, described in _iter_descriptions(lockfile):
+        if isinstance(listing.get(kind.member), list):
+            restored[kind.member] = [_with_description(item, described) for item in listing[kind.member]]
+    return restored
+
+
+def _iter_descriptions(lockfile: Lockfile) -> Iterator[tuple[ItemKind, dict[str, str]]]:
+    """Yield the descriptions of tools and prompts in the part of MCP Fusion, by name."""
+    for kind, entries in ((TOOL, lockfile.tools), (PROMPT, lockfile.prompts)):
+        parts = {name: _get_member(entry, "surface") if kind is TOOL else entry for name, entry in entries.items()}
+        texts = {name: _get_member(part, "description") for name, part in parts.items()}
+        yield kind, {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _with_description(item: Any, described: Mapping[str, str]) -> Any:
+    name = _get_member(item, "name")
+    missing = isinstance(name, str) and name in described and "description" not in item
+    return {**item, "description": described[name]} if missing else item
+
+
+def _get_member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _without(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: member for key, member in value.items() if key != name}
 
 
 def compute_body_digest(lockfile: Lockfile) -> Digest:
@@ -102,7 +155,7 @@ def check_body(lockfile: Lockfile) -> bool:
     if extension.get("bodyDigest") != str(compute_body_digest(lockfile)):
         _raise_tampered("the lockfile was edited: its body does not match its bodyDigest")
     _check_members(extension)
-    surface = surface_from_listing(extension["surface"])
+    surface = surface_from_listing(_restore_descriptions(lockfile, extension["surface"]))
     if extension.get("surfaceDigest") != str(surface.digest):
         _raise_tampered("the lockfile was edited: its surface does not match its surfaceDigest")
     if extension.get("normalisedDigest") != str(compute_normalised_digest(surface)):
@@ -150,7 +203,7 @@ def read_surface(lockfile: Lockfile) -> Surface | None:
     """Return the surface in the extension, with recomputed digests; None if the lockfile has no extension."""
     if KEY not in lockfile.document:
         return None
-    return surface_from_listing(_require_extension(lockfile).get("surface"))
+    return surface_from_listing(_restore_descriptions(lockfile, _require_extension(lockfile).get("surface")))
 
 
 def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
@@ -160,7 +213,11 @@ def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
     """
     if KEY not in lockfile.document:
         return None
-    value = {name: entry.get("contract") for name, entry in _read_tool_entries(_require_extension(lockfile)).items()}
+    described = dict(_iter_descriptions(lockfile))[TOOL]
+    value = {
+        name: _restore_contract(entry.get("contract"), described.get(name))
+        for name, entry in _read_tool_entries(_require_extension(lockfile)).items()
+    }
     contracts = contracts_from_json(value, f"{KEY}.tools")
     dialect = detect_dialects(lockfile.document)[0]  # all possible dialects of a file digest contracts in the same way
     for name, contract in contracts.items():
@@ -173,6 +230,13 @@ def read_contracts(lockfile: Lockfile) -> dict[str, ToolContract] | None:
             )
     entries = _read_tool_entries(_require_extension(lockfile))
     return {name: _with_unknown_flags(contract, entries[name]) for name, contract in contracts.items()}
+
+
+def _restore_contract(contract: Any, description: str | None) -> Any:
+    surface = _get_member(contract, "surface")
+    if description is None or not isinstance(surface, Mapping) or "description" in surface:
+        return contract
+    return {**contract, "surface": {**surface, "description": description}}
 
 
 def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> ToolContract:

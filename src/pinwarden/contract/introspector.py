@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> int:
     try:
         with _redirect_stdout_to_stderr():
             _import_from(folder)
+            sys.argv[:] = [str(Path(folder, *module_name.split(".")).with_suffix(".py"))]  # as if started alone
             module = importlib.import_module(module_name)
             server = _find_server(module, object_name)
             facts = _collect_facts(server, Path(folder), duplicates.names)

@@ -32,12 +32,11 @@ _WORKFLOW_FILES = {
 _GITHUB = """\
 # Fails when the server's contract differs from its lockfile; the job's summary shows the changes.
 name: contract
-{job}      # Install the server with its packages here, as in your other jobs.
-      - run: python3 -m pip install .
+{job}{build}
 {install}
       - run: >-
-          pinwarden contract check --server {server} --python "$(command -v python3)"
-          --format markdown >> "$GITHUB_STEP_SUMMARY"
+          pinwarden contract check {server}
+          >> "$GITHUB_STEP_SUMMARY"
 """
 
 _GITLAB = """\
@@ -45,10 +44,9 @@ _GITLAB = """\
 contract:
   image: {image}
   script:
-    # Install the server with its packages here, as in your other jobs.
-    - pip install .
+{build}
 {install}
-    - pinwarden contract check --server {server} --format junit > contract.xml
+    - pinwarden contract check {server} > contract.xml
   artifacts:
     when: always
     reports:
@@ -61,13 +59,32 @@ repos:
     hooks:
       - id: pinwarden-contract
         name: the server matches its contract
-        entry: pinwarden contract check --server {server}
+        entry: pinwarden contract check {server}
         language: system
-        types: [python]
+        types_or: {types}
         pass_filenames: false
 """
 
+_BUILD_STEPS = {
+    ("python", "github"): """\
+      # Install the server with its packages here, as in your other jobs.
+      - run: python3 -m pip install .""",
+    ("python", "gitlab"): """\
+    # Install the server with its packages here, as in your other jobs.
+    - pip install .""",
+    ("node", "github"): """\
+      # Install and build the server here, as in your other jobs.
+      - run: npm ci && npm run build --if-present""",
+    ("node", "gitlab"): """\
+    - apt-get update && apt-get install --yes nodejs npm
+    # Install and build the server here, as in your other jobs.
+    - npm ci && npm run build --if-present""",
+}
+_FILE_TYPES = {"python": "[python]", "node": "[javascript, ts]"}
+
 _SAFE_SERVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*(?::[A-Za-z0-9_.]+)?\Z")
+_SAFE_WORD = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@./:=-]*\Z")
+_SAFE_OPTION = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9_@./:=-]*\Z")
 _WORKFLOWS = {"github": _GITHUB, "gitlab": _GITLAB, "pre-commit": _PRE_COMMIT}
 
 
@@ -225,7 +242,14 @@ def contract_tokens(args: Namespace) -> int:
 
 
 def _configure_contract_init(parser: ArgumentParser) -> None:
-    parser.add_argument("--server", required=True, metavar="FILE[:OBJECT]", help="Python file with the server")
+    server = parser.add_mutually_exclusive_group(required=True)
+    server.add_argument("--server", metavar="FILE[:OBJECT]", help="Python file with the server")
+    server.add_argument(
+        "--command",
+        dest="started",
+        metavar="TEXT",
+        help="command that starts a Node server: 'node dist/x.js'",
+    )
     parser.add_argument(
         "--for", dest="kind", default="github", choices=list(_WORKFLOW_FILES), help="kind of file (default: github)"
     )
@@ -243,36 +267,71 @@ def contract_init(args: Namespace) -> int:
     Examples:
       pinwarden contract init --server src/server.py --install git+https://git.example.org/you/pinwarden@COMMIT
       pinwarden contract init --server src/server.py --for pre-commit --dry-run
+      pinwarden contract init --command "node dist/server.js" --for pre-commit --dry-run
     """
     from pinwarden.cli.workflow_files import (
         choose_install_source,
         github_job,
         gitlab_image,
         install_step,
+        with_extra,
         write_workflow,
     )
-    from pinwarden.contract.python_server import parse_python_server
 
-    parse_python_server(args.server)
-    if not _SAFE_SERVER.match(args.server) or ".." in Path(args.server).parts:
-        raise PinwardenError(
-            "USAGE",
-            f"--server: {args.server[:200]!a} has characters that are not safe in a workflow file",
-            hint="Use a path below this folder with letters, digits and . _ - / only.",
-        )
-    text = _WORKFLOWS[args.kind].replace("{server}", args.server)
+    language, server = _describe_checked_server(args)
+    text = _WORKFLOWS[args.kind].replace("{server}", server).replace("{types}", _FILE_TYPES[language])
     root = Path.cwd()
     if args.kind != "pre-commit":
-        repeated = ["pinwarden", "contract", "init", "--server", args.server, "--for", args.kind]
+        named = ["--command", args.started] if args.started else ["--server", args.server]
+        repeated = ["pinwarden", "contract", "init", *named, "--for", args.kind]
         spec = choose_install_source(args.install, root, repeated)
-        text = text.replace("{job}", github_job("contract", root)).replace("{image}", gitlab_image(spec))
-        text = text.replace("{install}", install_step(args.kind, spec))
+        image = gitlab_image(spec) if language == "python" else gitlab_image("git+")  # the slim one has no apt lists
+        text = text.replace("{job}", github_job("contract", root)).replace("{image}", image)
+        text = text.replace("{build}", _BUILD_STEPS[language, args.kind])
+        text = text.replace("{install}", install_step(args.kind, with_extra(spec, "javascript", language == "node")))
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN
     write_workflow(root, root / _WORKFLOW_FILES[args.kind], text)
     sys.stdout.write(f"wrote {_WORKFLOW_FILES[args.kind]}\n")
     return EXIT_CLEAN
+
+
+def _describe_checked_server(args: Namespace) -> tuple[str, str]:
+    """Return the language of the server, and the options of ``contract check`` that name it.
+
+    Raises ``USAGE`` for words that would have a meaning to a shell or in YAML.
+    """
+    output = {"github": " --format markdown", "gitlab": " --format junit"}.get(args.kind, "")
+    if not args.started:
+        from pinwarden.contract.python_server import parse_python_server
+
+        parse_python_server(args.server)
+        if not _SAFE_SERVER.match(args.server) or ".." in Path(args.server).parts:
+            raise PinwardenError(
+                "USAGE",
+                f"--server: {args.server[:200]!a} has characters that are not safe in a workflow file",
+                hint="Use a path below this folder with letters, digits and . _ - / only.",
+            )
+        interpreter = ' --python "$(command -v python3)"' if args.kind == "github" else ""
+        return "python", f"--server {args.server}{interpreter}{output}"
+    words = args.started.split(" ")
+    is_safe = all(_SAFE_WORD.match(word) or _SAFE_OPTION.match(word) for word in words)
+    if not is_safe or words[0].startswith("-") or any(".." in word.split("/") for word in words):
+        raise PinwardenError(
+            "USAGE",
+            f"--command: {args.started[:200]!a} has characters that are not safe in a workflow file",
+            hint="Use words of letters, digits and @ . _ - / : = only, with paths below this folder.",
+        )
+    from pinwarden.contract.javascript_server import find_source_of_command
+
+    if find_source_of_command(words) is None:
+        raise PinwardenError(
+            "USAGE",
+            f"--command: {args.started[:200]!a} does not start a JavaScript or TypeScript file that exists here",
+            hint="Build the server first, then write: --command 'node dist/server.js'",
+        )
+    return "node", f"{output} --command -- {args.started}".strip()
 
 
 def _configure_contract_explain(parser: ArgumentParser) -> None:
