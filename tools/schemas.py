@@ -12,6 +12,13 @@ from collections.abc import Callable
 from pinwarden.lock import policy
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import TIERS_WORST_FIRST
+from tools.bundle_schemas import (
+    attestation_schema,
+    contract_schema,
+    descriptor_schema,
+    manifest_schema,
+    pointer_schema,
+)
 from tools.document_schemas import lock_body, lock_definitions, surface_body
 from tools.output_schemas import OUTPUTS
 from tools.schema_words import (
@@ -143,6 +150,11 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "mcp-lock": lock_schema,
     "lock-signature": signature_schema,
     "policy": policy_schema,
+    "contract": contract_schema,
+    "bundle-descriptor": descriptor_schema,
+    "bundle-manifest": manifest_schema,
+    "bundle-attestation": attestation_schema,
+    "registry-pointer": pointer_schema,
     **OUTPUTS,
 }
 """By the name of the file under docs/reference/schemas, without ``.schema.json``."""
