@@ -8,6 +8,7 @@ from pinwarden.contract.entitlements.analysis import collect_entitlements, find_
 from pinwarden.contract.entitlements.javascript.engine import TooLargeError
 from pinwarden.contract.entitlements.javascript.loading import UNREADABLE
 from pinwarden.contract.entitlements.javascript.registrations import (
+    HANDLER_MEMBERS,
     PROMPT,
     RESOURCE,
     TOOL,
@@ -20,11 +21,14 @@ from pinwarden.contract.entitlements.javascript.values import (
     AbstractValue,
     Frame,
     JsActivation,
+    JsObject,
     JsText,
 )
 from pinwarden.contract.entitlements.values import Analysis, Entitlements, UnfollowedCode
 
 NOT_FOUND = "the handler was not found in the source"
+UPDATED = "the handler is updated with an object that cannot be followed"
+REPLACED = "the server uses a private member of the SDK, through which handlers can be replaced"
 TOO_LARGE = "the program is too large to be followed to its end"
 
 
@@ -32,6 +36,8 @@ class _Interpreter(JsRegistrations):
     def __init__(self, files: Mapping[str, str], *, scan_packages: bool) -> None:
         super().__init__(files, scan_packages=scan_packages)
         self.registrations: dict[tuple[object, ...], JsRegistration] = {}
+        self.unfollowed_updates: dict[JsObject, None] = {}
+        self.private_members: dict[str, str] = {}
 
 
 def analyse_javascript(
@@ -131,6 +137,12 @@ class _Root(JsActivation):
         request = self._build_request()
         arguments = (request, ANY_DATA) if self.registration.dispatches else (ANY_DATA, ANY_DATA, ANY_DATA)
         self.interpreter.call_value(self.registration.handlers, self.registration.this, arguments, node)
+        registered = self.registration.registered
+        if registered is not None:
+            self.interpreter.read(registered.keys)  # follow the handler again when it is replaced
+            for member in [member for member in HANDLER_MEMBERS if member in registered.slots]:
+                replaced = self.interpreter.read(registered.slots[member])
+                self.interpreter.call_value(replaced, frozenset((registered,)), arguments, node)
 
     def _build_request(self) -> AbstractValue:
         member = "uri" if self.registration.kind == RESOURCE else "name"
@@ -150,6 +162,12 @@ def _combine(
     notes = []
     if not roots:
         notes.append(_build_note(NOT_FOUND, name))
+    objects = {root.registration.registered for root in roots if isinstance(root, _Root)}
+    if not objects.isdisjoint(interpreter.unfollowed_updates):
+        notes.append(_build_note(UPDATED, name))
+    notes += [
+        _build_note(REPLACED, f"{member} ({place})") for member, place in sorted(interpreter.private_members.items())
+    ]
     if interpreter.exhausted:
         notes.append(_build_note(TOO_LARGE, name))
     # Code of a module that cannot be read may be called from anywhere.

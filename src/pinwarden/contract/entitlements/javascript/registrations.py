@@ -48,10 +48,21 @@ _BY_REQUEST: Final = {
 }
 
 
+_REGISTERED, _CALLBACK = "registered", "callback"
+_PRIVATE_MEMBERS: Final = frozenset(
+    (
+        *("_registeredTools", "_registeredPrompts", "_registeredResources", "_registeredResourceTemplates"),
+        *("_requestHandlers", "fallbackRequestHandler"),
+    )
+)
+HANDLER_MEMBERS: Final = (_CALLBACK, "handler", "readCallback", "*")
+"""The members of what a registration returns whose assignment replaces the handler."""
+
+
 class JsRegistration:
     """A function that the server registers as a handler."""
 
-    __slots__ = ("dispatches", "handlers", "kind", "line", "module", "names", "schemas", "this")
+    __slots__ = ("dispatches", "handlers", "kind", "line", "module", "names", "registered", "schemas", "this")
 
     def __init__(self, kind: str, module: str, line: int) -> None:
         self.kind = kind
@@ -62,6 +73,8 @@ class JsRegistration:
         self.handlers: AbstractValue = EMPTY
         self.this: AbstractValue = EMPTY
         self.schemas: AbstractValue = EMPTY
+        self.registered: JsObject | None = None
+        """What the call returned; the server can replace the handler through it."""
         self.dispatches = False
         """Whether the function handles all items of this kind, and selects by name."""
 
@@ -70,11 +83,23 @@ class JsRegistrations(Loading):
     """The calls that register handlers."""
 
     registrations: dict[tuple[object, ...], JsRegistration]
+    unfollowed_updates: dict[JsObject, None]
+    """What registrations returned and the server updates with an object that cannot be followed."""
+    private_members: dict[str, str]
+    """The SDK's private members that hold handlers, if the server uses them: where it does, by name."""
+
+    def get_member(self, value: AbstractValue, name: str | None, line: int) -> AbstractValue:
+        """Return the values of a member, and notice the use of an SDK's private members."""
+        if name in _PRIVATE_MEMBERS and any(map(_is_of_sdk, value)):
+            self.private_members.setdefault(name, f"{self.current.module.name}:{line}")
+        return super().get_member(value, name, line)
 
     def register(
         self, receiver: AbstractValue, name: str, arguments: Sequence[AbstractValue], node: JsNode
     ) -> AbstractValue | None:
         """Record a call that registers handlers. Returns the call's result; None if it registers nothing."""
+        if name == "update" and arguments:
+            return self._update_registered(receiver, arguments[0], node)
         if name not in _BY_METHOD and name not in _BY_OBJECT and name != "setRequestHandler":
             return None
         if not self._may_be_server(receiver, name) or not arguments:
@@ -118,8 +143,20 @@ class JsRegistrations(Loading):
         registration.names |= self._read_names(arguments[1] if kind == RESOURCE else arguments[0])
         for argument in arguments[1:-1]:
             registration.schemas |= argument
-        result = self.make_object(self.current.frame, id(node), "registered")
+        result = self.make_object(self.current.frame, id(node), "registered", _REGISTERED)
+        registration.registered = result
         return frozenset((result,))
+
+    def _update_registered(self, receiver: AbstractValue, changes: AbstractValue, node: JsNode) -> AbstractValue | None:
+        """Record ``update({callback})`` of what a registration returned. Returns None for other objects."""
+        registered = [item for item in receiver if isinstance(item, JsObject) and item.label == _REGISTERED]
+        for item in registered:
+            for change in changes:
+                if not isinstance(change, JsObject) or "*" in change.slots or change.prototypes:
+                    self.unfollowed_updates[item] = None
+                elif _CALLBACK in change.slots:
+                    self.set_object_member(item, _CALLBACK, self.get_object_member(change, _CALLBACK, node.line))
+        return ANY_DATA if registered else None
 
     def _find_handlers(self, value: AbstractValue) -> AbstractValue:
         """Return the functions of a handler, which may be an object with methods."""
@@ -189,6 +226,13 @@ class JsRegistrations(Loading):
         name = stated.children[0]
         text = name.fields["property"].text if "property" in name.fields else name.text
         return _BY_REQUEST.get(text.partition("$")[0])
+
+
+def _is_of_sdk(item: JsItem) -> bool:
+    """Whether an item is, or may be an instance of, a class of an SDK that is not part of the analysed source."""
+    if isinstance(item, External):
+        return get_package(item.root) in SDK
+    return isinstance(item, JsObject) and any(get_package(base.root) in SDK for base in item.bases)
 
 
 def _looks_like_sdk(name: str) -> bool:
