@@ -211,7 +211,9 @@ def test_a_server_that_cannot_be_probed_fails_its_verification(about: Any, code:
     assert seen.trust.tier == "blocked"
 
 
-def test_a_loopback_remote_is_a_warning() -> None:
+def test_a_loopback_remote_is_a_warning_and_blocks_nothing() -> None:
+    assert report(remotes=[remote(url="http://127.0.0.1:8/")]).tier != "blocked"
+    assert report(remotes=[remote(url="http://127.0.0.1.h.example/")]).tier == "blocked"
     seen = verify_target(entry(remotes=[remote(url="http://127.0.0.1:8/")]), now=NOW)
     assert [issue.code for issue in seen.result.issues] == ["local_http_remote", "remote_probe_skipped"]
 

@@ -35,6 +35,7 @@ from pinwarden.lock.trust_tiers import (
     format_attestation_badge,
     has_file_hash,
     has_pinned_version,
+    is_loopback_http,
     list_attestation_types,
     scan_metadata,
     with_verification,
@@ -48,7 +49,6 @@ from pinwarden.surface.interop import (
     find_advisories,
 )
 
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Container registries and download hosts that ToolPin considers trust anchors.
 TRUSTED_IMAGE_HOSTS = (
     "docker.io",
@@ -213,8 +213,7 @@ def _check_remote(findings: _Findings, remote: Remote) -> bool:
         return False
     if address.scheme == "https":
         return True
-    host = address.host if address.host in _LOOPBACK else address.host.rpartition(":")[0]
-    if address.scheme == "http" and host in _LOOPBACK:
+    if is_loopback_http(address):
         message = (
             f"Remote MCP URL {remote.url} uses loopback HTTP; treat it as a local runtime target, "
             "not trusted public remote metadata."

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from math import floor
 from typing import Any, Literal
 
-from pinwarden.core.javascript import parse_whatwg_host
+from pinwarden.core.javascript import RemoteHost, parse_whatwg_host
 from pinwarden.core.record import Record, replace
 from pinwarden.core.text import parse_timestamp
 from pinwarden.core.versions import is_floating_for_toolpin
@@ -37,6 +37,7 @@ ARTIFACT_CODES = (
     # Pinwarden's, for package types that ToolPin cannot verify.
     *("pypi_sha256_verified", "nuget_sha512_verified", "cargo_checksum_verified"),
 )
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 VETO_CODES = ("no_install_target", "insecure_remote", "invalid_remote_url")
 INCOMPLETE = "automated evidence incomplete"
 NO_PROVENANCE = "no verified provenance"
@@ -423,10 +424,18 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
         tally.add_issue(-15, "critical", "invalid_remote_url", message)
     elif address.scheme == "https":
         tally.add_badge(6, "https remote")
+    elif is_loopback_http(address):
+        tally.add_issue(-15, "warning", "local_http_remote", f"Remote MCP endpoint is on this machine: {remote.url}")
     else:
         tally.add_issue(-15, "critical", "insecure_remote", f"Remote MCP endpoint is not HTTPS: {remote.url}")
     if remote.type == "streamable-http":
         tally.points += 4
+
+
+def is_loopback_http(address: RemoteHost) -> bool:
+    """Whether the address is one of this machine, reached over http, which nothing on the network can change."""
+    host = address.host if address.host in _LOOPBACK else address.host.rpartition(":")[0]
+    return address.scheme == "http" and host in _LOOPBACK
 
 
 def scan_metadata(entry: ServerEntry) -> list[TrustIssue]:
