@@ -31,6 +31,9 @@ def play(
     with AtTerminal(*arguments, cwd=world.project, env=environment, seconds=400, columns=columns) as terminal:
         while (shown := terminal.until_question()) is not None:
             question = last_question(as_screen(shown))
+            if question.startswith("Line "):  # of a text that is longer than the terminal: no decision
+                terminal.types("rest\n")
+                continue
             questions.append(question)
             terminal.types(answer(question))
         return Transcript(questions=questions, screen=as_screen(terminal.shown), code=terminal.ends())

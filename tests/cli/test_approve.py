@@ -81,13 +81,14 @@ class TestNewServers:
     def test_attack_words_beyond_the_screen_are_shown_before_enter_approves_them(self, folder: Folder) -> None:
         """Attack: hide the end of a description behind a long beginning."""
         long = {**SEARCH, "description": f"Search the notes. {'Notes are texts. ' * 60}The last words."}
-        folder.configure(notes=folder.serve(long))
+        folder.configure(notes=folder.serve(long, READ))
         command = ("approve", "notes", "--allow-execute")
         _, shown = folder.answer("skip", command=command)
         assert ("more characters" in shown, "The last words." in shown) == (True, False)
         code, shown = folder.answer("", "", command=command)
         assert code == 0
         assert "The last words." in " ".join(shown.split())
+        assert shown.count("read(") == 1, "only the tool whose text was cut is shown again"
         assert set(folder.reasons().values()) == {SHOWN}
 
     def test_all_asks_about_every_server_that_is_not_approved_and_then_about_none(self, folder: Folder) -> None:

@@ -62,6 +62,23 @@ def test_keys_pressed_before_the_question_are_no_answer(tmp_path: Path) -> None:
         assert terminal.ends() == 0
 
 
+def test_a_text_longer_than_the_terminal_is_shown_page_by_page(tmp_path: Path) -> None:
+    text = "''.join(f'<{n}>\\n' for n in range(50))"
+    lines = f"from pinwarden.cli.questions import show_in_pages; print(show_in_pages({text}))"
+    with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
+        first = terminal.until("Line 22 of 50. [m]ore [r]est [q]uit (Enter = more): ")
+        assert ("<21>" in first, "<22>" in first) == (True, False)
+        terminal.types("\n")
+        second = terminal.until("Line 44 of 50. [m]ore [r]est [q]uit (Enter = more): ")
+        assert ("<43>" in second, "<44>" in second) == (True, False)
+        terminal.types("r\n")
+        assert "<49>" in terminal.until("True")
+    with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
+        terminal.until("(Enter = more): ")
+        terminal.types("q\n")
+        assert "<22>" not in terminal.until("False")
+
+
 def test_a_letter_means_the_same_in_every_question() -> None:
     assert choice_letters(["approve", "skip", "quit"]) == {"approve": "a", "skip": "k", "quit": "q"}
     assert choice_letters(["approve", "all", "show", "skip"]) == {"approve": "a", "all": "l", "show": "s", "skip": "k"}

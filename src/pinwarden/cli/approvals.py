@@ -6,12 +6,13 @@ Every answer is written at once, so an interruption loses no answer and leaves n
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask, quote_server
+from pinwarden.cli.questions import QUIT, ask, quote_server, show_in_pages
 from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.streams import Progress
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.surface.surface import Surface
 
+_MAX_MARGIN = 3  # texts of servers are indented by more
 APPROVED, SKIPPED = "approved", "skipped"
 """The outcomes of a question about a server. The third outcome is ``QUIT``."""
 
@@ -95,18 +97,31 @@ def ask_decision(
     """Show what would be approved, and ask about it. Returns ``agree``, one of ``others``, ``SKIPPED`` or ``QUIT``.
 
     The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, and
-    otherwise ``agree``. The answer ``show`` first shows texts that were shortened, then complete definitions.
+    otherwise ``agree``. What is longer than the terminal is shown page by page. The answer ``show`` first shows the
+    texts that were shortened, then complete definitions.
     """
     shown = render("short")
-    sys.stdout.write(shown)
-    is_cut = render("text") != shown
+    rest = find_unshown(shown, render("text"))
+    if not show_in_pages(shown):
+        return QUIT
     while True:
-        default = "skip" if suspicious else "show" if is_cut else agree
+        default = "skip" if suspicious else "show" if rest else agree
         answer = ask(question, (agree, *others, "show", "skip", QUIT), default)
         if answer != "show":
             return SKIPPED if answer == "skip" else answer
-        sys.stdout.write(render("text" if is_cut else "full"))
-        is_cut = False
+        if not show_in_pages(rest or render("full")):
+            return QUIT
+        rest = ""
+
+
+def find_unshown(shown: str, complete: str) -> str:
+    """Return the items of the complete text that were not shown, or not completely. An item begins at the margin."""
+    known = set(_split_items(shown))
+    return "".join(item for item in _split_items(complete) if item not in known)
+
+
+def _split_items(text: str) -> list[str]:
+    return re.findall(rf"^ {{0,{_MAX_MARGIN}}}(?! ).*\n(?: {{{_MAX_MARGIN + 1},}}.*\n)*", text, re.MULTILINE)
 
 
 def render_approval(approval: Approval, detail: Detail = "short") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ QUIT = "quit"
 
 
 _ROOM_FOR_ANSWER = "answer"
+_LINES_OF_QUESTION = 2
 _LETTERS = {"skip": "k", "all": "l"}
 """The letters of choices that do not have their first letter. A letter means the same in every question."""
 
@@ -47,6 +49,24 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
         prompt = _format_prompt("Answer with one of these:", shown_choices)
 
 
+def show_in_pages(text: str) -> bool:
+    """Write a text to stdout, with a question after each page if it is longer than the terminal.
+
+    Returns False if the answer was ``QUIT``; then the rest was not shown.
+    """
+    lines = text.splitlines(keepends=True)
+    size = _count_terminal_lines() - _LINES_OF_QUESTION
+    end = size if 0 < size < len(lines) else len(lines)
+    sys.stdout.write("".join(lines[:end]))
+    while end < len(lines):
+        answer = ask(f"Line {end} of {len(lines)}.", ("more", "rest", QUIT), "more")
+        if answer == QUIT:
+            return False
+        start, end = end, len(lines) if answer == "rest" else min(end + size, len(lines))
+        sys.stdout.write("".join(lines[start:end]))
+    return True
+
+
 def quote_server(name: str) -> str:
     """Quote the name of a server in a question, so that a name such as ``everything`` is not read as a word."""
     return repr(name[:120])
@@ -74,6 +94,14 @@ def choice_letters(choices: Sequence[str]) -> dict[str, str]:
     if len(set(letters.values())) < len(letters):
         raise ValueError(f"two of these choices have the same letter: {', '.join(choices)}")
     return letters
+
+
+def _count_terminal_lines() -> int:
+    """Return the lines of the terminal behind stdout; 0 if it is not a terminal."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines
+    except (OSError, ValueError):  # not a terminal, or not a file
+        return 0
 
 
 def _format_choices(letters: Mapping[str, str], default: str | None) -> str:
@@ -105,7 +133,6 @@ def _wait_for_line() -> None:
     """
     if sys.platform == "win32" or not can_ask():
         return
-    import os
     import select
     import signal
 
