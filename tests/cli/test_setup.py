@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -26,6 +27,10 @@ from tests.cli.terminal import AtTerminal
 from tests.cli.test_help_examples import examples
 from tests.cli.test_lock_and_gate import POISONED, TOOL
 from tests.cli.test_lock_and_gate import World as PoisonedWorld
+from tests.cli.test_prove_fetch_run import World as ArtifactWorld
+from tests.servers.acme_packages import npm_answers
+from tests.servers.npm_registry import tarball
+from tests.servers.plain_http import plain_server
 from tests.support.needs import needs
 from tests.support.targets import SCRIPTED
 from tests.support.ten_servers import FLOATING, REMOTE, REPOSITORY, SECRET, SERVERS, TenServers, ten_servers
@@ -90,6 +95,8 @@ def test_ten_servers_in_eight_clients_are_enforced_by_one_command_and_restored_b
         check_releases(story)
         check_project_lock(story)
         check_starts_of_clients(story)
+        gate = run(world, "ci")
+        assert gate.code == 0, gate.out
         again = play(world, "setup")
         assert (again.code, again.questions) == (0, [])
         undone = run(world, "enforce", "--undo", "--yes")
@@ -257,6 +264,24 @@ class TestAttacks:
         assert run(world, "setup", "--yes", "--allow-execute", "--enforce").code == 1
         assert states(world)["approved"] == {"no"}
         assert world.client_files() == files
+
+    def test_a_server_whose_bytes_are_refused_is_neither_started_nor_approved(self, tmp_path: Path) -> None:
+        """Attack: serve an archive in which two programs find different files."""
+        manifest = {"name": "acme-notes", "version": "1.0.0", "bin": {"acme-notes": "server.js"}}
+        started = tmp_path / "started"
+        code = f"#!/usr/bin/env node\nrequire('fs').writeFileSync({json.dumps(str(started))}, '')\n"
+        packed = tarball({"package/package.json": json.dumps(manifest).encode(), "package/server.js": code.encode()})
+        ambiguous = gzip.compress(gzip.decompress(packed) + b"x" * 512, mtime=0)
+        with plain_server(lambda asked: npm_answers({"acme-notes": (manifest, ambiguous)}, asked)) as npm:
+            world = ArtifactWorld(folder=tmp_path, variables={"NPM_CONFIG_REGISTRY": npm.url})
+            world.root.mkdir()
+            world.configure(notes={"command": "npx", "args": ["-y", "acme-notes@1.0.0"]})
+            outcome = world.run("setup", "--yes", "--allow-execute", "--allow-private", "--enforce")
+        assert outcome.code == 1
+        assert "Setup does not start or approve 'notes', because the bytes were refused." in outcome.out
+        assert (started.exists(), "its tools could not be read" in outcome.out) == (False, False)
+        assert "pinwarden" not in (world.root / ".mcp.json").read_text()
+        assert outcome.out.endswith("Next: pinwarden explain notes\n")
 
 
 class TestServersThatAreNotLocked:

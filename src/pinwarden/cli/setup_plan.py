@@ -89,7 +89,7 @@ def _build_plan(setup: Setup) -> SetupPlan:
         setup.projects,
         setup.pins,
         lambda project, server: (
-            not (setup.lacks_program(project.scope, server.name) or (server.path, server.pointer) in refused)
+            not (setup.leaves_out(project.scope, server.name) or (server.path, server.pointer) in refused)
         ),
     )
     return SetupPlan(

@@ -59,7 +59,7 @@ def review_tools(setup: Setup) -> None:
     print_heading("Review", "look at the tools of every server")
     servers = find_unapproved(setup)
     if not servers:
-        others = ", except those that are left out" if setup.missing_programs else ""
+        others = ", except those that are left out" if setup.leaves_out_any else ""
         sys.stdout.write(wrap(f"Every server is approved{others}."))
         return
     prepared = list(prepare_servers(setup, list(_leave_out_unlocked(setup, servers))))
@@ -78,8 +78,7 @@ def find_unapproved(setup: Setup) -> list[ServerToApprove]:
     return [
         server
         for server in find_servers_to_approve(setup.projects)
-        if server.needs_approval
-        and not any(setup.lacks_program(part.project.scope, server.name) for part in server.parts)
+        if server.needs_approval and not any(setup.leaves_out(part.project.scope, server.name) for part in server.parts)
     ]
 
 

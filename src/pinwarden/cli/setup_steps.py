@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask
+from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.text import render_command, wrap
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, field, replace
@@ -50,6 +50,8 @@ class Setup(Record):
     """The releases to write, once they were looked up."""
     missing_programs: tuple[MissingProgram, ...] = ()
     """Programs that this machine lacks. The steps leave out the servers that need them."""
+    refused: frozenset[tuple[LockScope, str]] = frozenset()
+    """Servers whose bytes were refused, by scope and name. The steps after that leave them out."""
     preview: EnforcementPreview | None = field(default=None, repr=False)
     """The edits of the last step, as the plan shows them; None if there was no plan."""
     plan_agreed: bool = False
@@ -64,16 +66,22 @@ class Setup(Record):
         private = self.asks or self.args.allow_private
         return ProbeOptions(allow_execute=True, allow_private=private, timeout=self.args.timeout, send_only=())
 
-    def lacks_program(self, scope: LockScope, name: str) -> bool:
-        """Whether a server is left out, because a program that it needs is missing."""
-        return any((scope, name) in program.needed_by for program in self.missing_programs)
+    def leaves_out(self, scope: LockScope, name: str) -> bool:
+        """Whether a server is left out: a program that it needs is missing, or its bytes were refused."""
+        missing = any((scope, name) in program.needed_by for program in self.missing_programs)
+        return missing or (scope, name) in self.refused
+
+    @property
+    def leaves_out_any(self) -> bool:
+        """Whether any server is left out."""
+        return bool(self.missing_programs or self.refused)
 
     def statuses(self, project: Project | None = None) -> tuple[ServerStatus, ...]:
         """Return the current state of every server that is not left out, in all scopes or in one."""
         from pinwarden.project.status import server_statuses
 
         statuses = server_statuses(self.projects if project is None else (project,))
-        return tuple(status for status in statuses if not self.lacks_program(status.scope, status.name))
+        return tuple(status for status in statuses if not self.leaves_out(status.scope, status.name))
 
 
 def look_up_releases(setup: Setup) -> Setup:
@@ -135,10 +143,10 @@ def lock_configured(setup: Setup) -> None:
         sys.stdout.write("".join(wrap(f"{name}: {message}", label="- ") for name, message in refused.items()))
 
 
-def verify_bytes(setup: Setup) -> None:
+def verify_bytes(setup: Setup) -> Setup:
     """Download and hash what is not verified, as ``pinwarden prove`` does, and locked files that the store lacks.
 
-    No code of a package runs.
+    No code of a package runs. Returns the setup without the servers whose bytes were refused.
     """
     from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import prove_servers
@@ -154,13 +162,13 @@ def verify_bytes(setup: Setup) -> None:
     ]
     count = sum(len(names) for _, names in (*left, *lacking))
     if not count:
-        others = ", except of the servers that are left out" if setup.missing_programs else ""
+        others = ", except of the servers that are left out" if setup.leaves_out_any else ""
         sys.stdout.write(wrap(f"The bytes of every locked package are verified{others}."))
-        return
+        return setup
     packages = "the package of 1 server" if count == 1 else f"the packages of {count} servers"
     if not agrees(setup, f"Download and hash {packages}, with all dependencies?"):
         sys.stdout.write(wrap("Nothing was downloaded."))
-        return
+        return setup
 
     def prove_named(project: Project, names: tuple[str, ...], context: FetchContext) -> Report:
         return prove_servers(project, names, context, now())
@@ -168,8 +176,12 @@ def verify_bytes(setup: Setup) -> None:
     def fetch_named(project: Project, names: tuple[str, ...], context: FetchContext) -> Report:
         return fetch(project, names, context, FetchOptions(builds_environments=False))
 
-    _for_each_scope(setup, left, "downloading and hashing", prove_named)
-    _for_each_scope(setup, lacking, "downloading locked files", fetch_named)
+    refused = _for_each_scope(setup, left, "downloading and hashing", prove_named)
+    refused |= _for_each_scope(setup, lacking, "downloading locked files", fetch_named)
+    if refused:
+        names = ", ".join(sorted({quote_server(name) for _, name in refused}))
+        sys.stdout.write(wrap(f"Setup does not start or approve {names}, because the bytes were refused.", label="- "))
+    return replace(setup, refused=refused)
 
 
 def _for_each_scope(
@@ -177,8 +189,11 @@ def _for_each_scope(
     scopes: Sequence[tuple[Project, tuple[str, ...]]],
     activity: str,
     work: Callable[[Project, tuple[str, ...], FetchContext], Report],
-) -> None:
-    """Do the work for the named servers of each scope, and print one outcome. The progress counts all of them."""
+) -> frozenset[tuple[LockScope, str]]:
+    """Do the work for the named servers of each scope, and print one outcome. The progress counts all of them.
+
+    Returns the servers whose bytes were refused.
+    """
     from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.project.scopes import combine_reports
 
@@ -193,6 +208,9 @@ def _for_each_scope(
             done += len(names)
     if reports:
         _print_outcome(combine_reports(reports))
+    return frozenset(
+        (project.scope, row.name) for project, report in reports for row in report.rows if row.severity == "critical"
+    )
 
 
 def _count_from(on_servers: ProgressCallback | None, done: int, total: int) -> ProgressCallback | None:
@@ -268,14 +286,19 @@ def finish(setup: Setup) -> int:
 
 def _choose_next_command(setup: Setup, report: Report) -> str | None:
     """Return the next command that works now: a server that needs a missing program has none until it is installed."""
+    from pinwarden.project.next_step import quote_name
     from pinwarden.project.status_report import choose_next_command
 
-    if not setup.missing_programs or report.rows:
+    if not setup.leaves_out_any or report.rows:
         return report.next_command
     command = choose_next_command(setup.statuses(), setup.projects)
+    if command not in (None, "pinwarden init-ci"):
+        return command
+    if setup.refused:
+        return f"pinwarden explain {quote_name(min(name for _, name in setup.refused))}"
     installation = setup.missing_programs[0].installation
     is_command = installation is not None and not installation.startswith("see ")
-    return installation if command in (None, "pinwarden init-ci") and is_command else command
+    return installation if is_command else command
 
 
 def print_heading(step: str, what: str) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from pinwarden.artifacts.environments import node, python
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.npm_package import ResolvedPackage, parse_npm_lock
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
@@ -111,8 +112,16 @@ def _download_npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFi
         url=row.url,
         digest=digest,
         size=got.size,
-        tree=node.compute_package_digest(archive),
+        tree=_hash_files(row, archive),
     )
+
+
+def _hash_files(row: ResolvedPackage, archive: Path) -> Digest:
+    """Return the tree digest of a package. Errors name the package, which may be a dependency."""
+    try:
+        return node.compute_package_digest(archive)
+    except PinwardenError as err:
+        raise PinwardenError(err.code, f"{row.name}@{row.version}: {err.message}", hint=err.hint) from err
 
 
 def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchContext) -> Closure:

@@ -98,8 +98,11 @@ def setup(args: Namespace) -> int:
         return EXIT_CLEAN
     try:
         run = agree_to_plan(look_up_releases(run))
-        for step in (pin_releases, lock_configured, verify_bytes, review_tools, enforce_starts):
-            step(run)
+        pin_releases(run)
+        lock_configured(run)
+        run = verify_bytes(run)
+        review_tools(run)
+        enforce_starts(run)
     except QuitSetup:
         sys.stdout.write(wrap("Your answers are kept. To continue: pinwarden setup"))
     except KeyboardInterrupt:
