@@ -15,7 +15,7 @@ from pinwarden.clients.config import ConfiguredServer, normalize_entry, parse_co
 from pinwarden.clients.similar_names import find_similar_name
 from pinwarden.clients.table import Client, get_client
 from pinwarden.core.json_values import child_pointer, is_json_equal
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, build_kind_table
 from pinwarden.core.text import lazy_pattern
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
@@ -132,9 +132,9 @@ def build_unapproved_change(server: ConfiguredServer, names: Iterable[str], pack
     location = _EntryLocation(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is similar to {near[:80]!a}."] if near is not None else []
-    return location.build_change(
-        kind, ABSENT, describe_server(server), *more, *_describe_dangers(launched.dangers if launched else ())
-    )
+    dangers = _describe_dangers(launched.dangers if launched else ())
+    change = location.build_change(kind, ABSENT, describe_server(server), *more, *dangers[near is None :])
+    return replace(change, reason=f"{dangers[0]} {change.reason}") if dangers and near is None else change
 
 
 def describe_server(server: ConfiguredServer) -> dict[str, Any]:
@@ -476,7 +476,7 @@ def get_package_name(server: ConfiguredServer) -> str | None:
 
 
 def _describe_dangers(dangers: Iterable[str]) -> list[str]:
-    return [DANGERS[code] for code in dangers]
+    return [DANGERS[code] for code in sorted(dangers, key=lambda code: code != "download_and_run")]
 
 
 def _empty_to_none(value: Any) -> Any:

@@ -49,7 +49,8 @@ def _mask_line(line: str, secrets: list[str]) -> str:
         return line
     for secret in secrets:
         text = text.replace(secret, MASK)
-    text = show_invisible(mask_text(text))
+    indent = text[: len(text) - len(text.lstrip("\t"))]
+    text = indent.replace("\t", "    ") + show_invisible(mask_text(text.lstrip("\t")))
     return mark + (text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}...")
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.server_entry import ServerEntry
     from pinwarden.project.project import Project
 
+_MAX_DESCRIPTION = 100
 _MAX_TOOLS = 200  # more than any known server has; the rest is counted
 
 
@@ -334,7 +335,8 @@ def _describe_surface(items: Mapping[str, Mapping[str, str]], text: bytes | None
         listed = approved.items_of_kind(kind)
         for item in listed[:_MAX_TOOLS]:
             about = item.value.get("description") if isinstance(item.value, dict) else None
-            first = about.strip().partition("\n")[0][:100] if isinstance(about, str) else ""
+            first = about.strip().partition("\n")[0] if isinstance(about, str) else ""
+            first = first if len(first) <= _MAX_DESCRIPTION else f"{first[:_MAX_DESCRIPTION]}…"
             yield f"{kind.entity} {item.name}" + (f": {first}" if first else "")
         if len(listed) > _MAX_TOOLS:
             yield f"and {len(listed) - _MAX_TOOLS} more"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.cli.output import format_definition
 from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
-from pinwarden.cli.render.text import render_inline_diff
+from pinwarden.cli.render.text import fit_reasons, render_inline_diff
 from pinwarden.core.report import plural
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
@@ -129,6 +130,15 @@ class _Page:
         """Add a line and wrap it."""
         self._wrap(show_invisible(line), indent, hanging)
 
+    def add_reasons(self, label: str, reasons: str, code: str) -> None:
+        """Add what a change looks like: its first reasons on two lines, unless whole texts are shown."""
+        wrap_text = partial(self._wrap_label, label)
+        whole = wrap_text(f"{reasons} ({code})")
+        self._lines += whole if self.whole_text else fit_reasons(reasons, code, wrap_text, "show")
+
+    def _wrap_label(self, label: str, text: str) -> list[str]:
+        return self._wrap_lines(show_invisible(f"{label}{text}"), 2, 2)
+
     def add_escaped(self, line: str, *, indent: int) -> None:
         """Add a text that is escaped already and may have several lines."""
         for part in line.split("\n"):
@@ -152,7 +162,10 @@ class _Page:
         return neutralize_log_commands("".join(f"{line}\n" for line in self._lines))
 
     def _wrap(self, line: str, indent: int, hanging: int) -> None:
-        self._lines += textwrap.wrap(
+        self._lines += self._wrap_lines(line, indent, hanging)
+
+    def _wrap_lines(self, line: str, indent: int, hanging: int) -> list[str]:
+        return textwrap.wrap(
             line,
             max(_MIN_WIDTH, self.width),
             initial_indent=" " * indent,
@@ -256,7 +269,7 @@ def _add_harmless_changes(page: _Page, changes: Sequence[Change]) -> None:
 
 
 def _add_reasoned_change(page: _Page, change: Change) -> None:
-    page.add(f"{_name_item(change)}{_locate(change)}: {change.reason} ({change.kind})", indent=2)
+    page.add_reasons(f"{_name_item(change)}{_locate(change)}: ", change.reason, change.kind)
     _add_entry(page, "", _describe_change(change, page, is_required=False), indent=4)
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -26,6 +26,7 @@ _COLOURS = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "
 _LEVEL_WIDTH = 8
 _BELOW_LEVEL = " " * (_LEVEL_WIDTH + 2)
 _MAX_CELL = 60
+_MAX_LINES_OF_REASONS = 2
 Detail = Literal["quiet", "normal", "verbose"]
 _CONTEXT = 160  # characters of unchanged text between two changes of a long text
 
@@ -80,7 +81,8 @@ def render_rows(
         if group.about_text:
             lines += _render_suspicious_text(group, width, colour)
         elif group.same_text:
-            lines += _render_row(group.rows[0], [row.name for row in group.rows], width, colour)
+            names = [row.name for row in group.rows]
+            lines += _render_row(group.rows[0], names, width, colour, whole=not by_cause)
         else:
             lines += _render_cause(group, rule_texts, width, colour)
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
@@ -199,9 +201,12 @@ def _render_heading(row: Row, names: list[str], width: int, colour: bool) -> lis
     return lines + _wrap_lines(show_invisible(", ".join(distinct)), width)
 
 
-def _render_row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
+def _render_row(row: Row, names: list[str], width: int, colour: bool, *, whole: bool = False) -> list[str]:
     lines = _render_heading(row, names, width, colour)
-    lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
+    if whole:
+        lines += _wrap_lines(show_invisible(f"{row.message} ({row.code})"), width)
+    else:
+        lines += fit_reasons(row.message, row.code, lambda text: _wrap_lines(show_invisible(text), width), "-v")
     if row.before is not None and row.after is not None:
         lines += _wrap_quoted(render_inline_diff(row.before, row.after), width, colour=colour)
     elif row.before is not None:
@@ -211,6 +216,38 @@ def _render_row(row: Row, names: list[str], width: int, colour: bool) -> list[st
     elif row.excerpt:
         lines += _wrap_quoted(f"> {show_invisible(row.excerpt)}", width)
     return lines
+
+
+def fit_reasons(message: str, code: str, wrap_text: Callable[[str], list[str]], how: str) -> list[str]:
+    """Return the lines of a finding. If it needs more than two, only its first reasons, and the number of others.
+
+    ``how`` says where the others are shown.
+    """
+    lines = wrap_text(f"{message} ({code})")
+    reasons = _split_reasons(message) if len(lines) > _MAX_LINES_OF_REASONS else []
+    for kept in range(len(reasons) - 1, 0, -1):
+        left = len(reasons) - kept
+        more = f"{left} more {'reason' if left == 1 else 'reasons'}: {how}"
+        lines = wrap_text(f"{' '.join(reasons[:kept])} ({code}; {more})")
+        if len(lines) <= _MAX_LINES_OF_REASONS:
+            break
+    return lines
+
+
+def _split_reasons(message: str) -> list[str]:
+    """Return the reasons of a change; a single one if the message is not made of reasons of changes."""
+    from pinwarden.clients.drift import CONFIG_KINDS
+    from pinwarden.clients.launchers import DANGERS
+    from pinwarden.surface.drift.changes import CHANGE_KINDS
+
+    kinds = (*CHANGE_KINDS.values(), *CONFIG_KINDS.values())
+    known = sorted({*(kind.reason for kind in kinds), *DANGERS.values()}, key=len, reverse=True)
+    reasons: list[str] = []
+    rest = message
+    while reason := next((reason for reason in known if f"{rest} ".startswith(f"{reason} ")), ""):
+        reasons.append(reason)
+        rest = rest[len(reason) + 1 :]
+    return [*reasons, *([rest] if rest else [])]
 
 
 def _format_file_location(row: Row) -> str:
