@@ -37,7 +37,7 @@ class CiWorld(ConfiguredWorld):
 
     @property
     def environment(self) -> dict[str, str]:
-        own = super().environment
+        own = {**super().environment, "PIP_NO_BUILD_ISOLATION": "false"}  # the build tools are installed here
         return own if getattr(self, "installed", None) is None else {**own, "PYTHONPATH": str(self.installed)}
 
     def git(self, *words: str, folder: Path | None = None) -> None:
@@ -146,6 +146,22 @@ def test_on_a_terminal_the_commit_of_a_checkout_is_asked_about(world: CiWorld) -
         terminal.types("\n")
         assert terminal.ends() == 0
     assert world.commands()[0].startswith("pipx install git+https://git.example.org/acme/pinwarden@")
+
+
+def test_on_a_terminal_a_wheel_of_a_checkout_without_a_remote_is_built_after_a_question(world: CiWorld) -> None:
+    checkout = world.install_from_checkout(remote=None)
+    (checkout / "pinwarden").mkdir()
+    (checkout / "pinwarden" / "__init__.py").write_text("")
+    backend = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+    project = f'{backend}[project]\nname = "pinwarden"\nversion = "{__version__}"\nrequires-python = ">=3.11"\n'
+    (checkout / "pyproject.toml").write_text(project)
+    with world.at_terminal("init-ci") as terminal:
+        assert "Build a wheel of it into .pinwarden" in " ".join(terminal.until("[n]o ").split())
+        terminal.types("\n")
+        assert terminal.ends() == 0
+    wheel = f"./.pinwarden/pinwarden-{__version__}-py3-none-any.whl"
+    assert (world.root / wheel).is_file()
+    assert world.commands()[0] == f"pipx install {wheel}"
 
 
 def test_without_a_remote_the_hint_builds_a_wheel_and_the_job_runs_in_a_clean_clone(

@@ -39,6 +39,7 @@ _STEPS = {
     "gitlab": "    - |\n      pip install {spec}",
 }
 _EXAMPLE = "git+https://git.example.org/you/pinwarden@COMMIT"
+_WHEEL_FOLDER = ".pinwarden"
 _BARE_NAME = re.compile(r"\s*pinwarden\s*(?:\[[^\]]*\]\s*)?(?:$|[=<>!~,;])", re.IGNORECASE)
 _SIMPLE_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\Z")
 """A branch whose name has no special meaning in YAML or in GitHub's filter patterns."""
@@ -87,8 +88,9 @@ def with_extra(spec: str, extra: str, wanted: bool = True) -> str:
 def choose_install_source(given: str | None, root: Path, command: Sequence[str]) -> str:
     """Return what the job installs Pinwarden from: what the option says, or what it was installed from here.
 
-    A source that was derived from a checkout is used only after a question. ``command`` is the current command line,
-    which the hint extends. Raises USAGE if there is no source that works on another machine.
+    A source that was derived from a checkout is used only after a question, and so is a wheel that is built from a
+    checkout without a remote. ``command`` is the current command line, which the hint extends. Raises USAGE if there is
+    no source that works on another machine.
     """
     if given is not None:
         _check_install_source(given, root)
@@ -102,6 +104,17 @@ def choose_install_source(given: str | None, root: Path, command: Sequence[str])
     question = f"Let the job install Pinwarden from {source.spec}?"
     if source.spec is not None and can_ask() and ask(question, ("yes", "no"), "yes") == "yes":
         return source.spec
+    if source.spec is None and source.checkout is not None and source.checkout.is_dir() and can_ask():
+        problem = f"Pinwarden was installed from {source.checkout}, which has no commit at a remote repository."
+        question = (
+            f"{problem} Build a wheel of it into {os.path.relpath(root / _WHEEL_FOLDER)}, for the job to install?"
+        )
+        if ask(question, ("yes", "no"), "yes") == "yes":
+            try:
+                return _build_wheel(source.checkout, root)
+            except PinwardenError as err:
+                hint = _suggest_install_source(source, root, command)
+                raise PinwardenError(err.code, err.message, hint=hint) from err
     raise PinwardenError("USAGE", _describe_unknown_source(source), hint=_suggest_install_source(source, root, command))
 
 
@@ -177,17 +190,36 @@ def _describe_unknown_source(source: InstallSource) -> str:
     return f"{installed}, so say what the CI job installs it from"
 
 
-def _suggest_install_source(source: InstallSource, root: Path, command: Sequence[str]) -> str:
-    """Return a hint with a complete command: with the commit of the checkout, or else with a wheel built from it."""
+def _build_wheel(checkout: Path, root: Path) -> str:
+    """Build a wheel in the repository and return how the job names it."""
+    from pinwarden.cli.streams import Progress
+    from pinwarden.system.processes import BoundedTask, run_bounded
+
+    _make_folder(root, root / _WHEEL_FOLDER)
+    task = BoundedTask(name="the build of the wheel", error_code="USAGE", timeout_seconds=600)
+    with Progress("building a wheel of Pinwarden"):
+        run_bounded([sys.executable, *_list_build_words(checkout, root / _WHEEL_FOLDER)], Path(), os.environ, task)
+    _check_install_source(_name_wheel(), root)
+    return _name_wheel()
+
+
+def _list_build_words(checkout: Path, folder: Path) -> list[str]:
+    return ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", os.path.relpath(folder), str(checkout)]
+
+
+def _name_wheel() -> str:
     from pinwarden.core.version import __version__
 
+    return f"./{_WHEEL_FOLDER}/pinwarden-{__version__}-py3-none-any.whl"
+
+
+def _suggest_install_source(source: InstallSource, root: Path, command: Sequence[str]) -> str:
+    """Return a hint with a complete command: with the commit of the checkout, or else with a wheel built from it."""
     if source.spec is not None:
         return shlex.join([*command, "--install", source.spec])
     if source.checkout is not None and source.checkout.is_dir():
-        wheel = f"./.pinwarden/pinwarden-{__version__}-py3-none-any.whl"
-        folder = os.path.relpath(root / ".pinwarden")
-        build = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, str(source.checkout)]
-        return f"{shlex.join(build)} && {shlex.join([*command, '--install', wheel])}"
+        build = ["python3", *_list_build_words(source.checkout, root / _WHEEL_FOLDER)]
+        return f"{shlex.join(build)} && {shlex.join([*command, '--install', _name_wheel()])}"
     return f"{shlex.join([*command, '--install'])} {_EXAMPLE}"
 
 
