@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.output import FORMATS, render
+from pinwarden.cli.render.text import render_text
 from pinwarden.core.report import Report, Row
-from pinwarden.surface.drift.changes import ABSENT, Change, build_change_row
+from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, Change, build_change_row
 from pinwarden.surface.drift.text_diff import omit_common_text
 
 WORDS = [f"--word-{number:04}" for number in range(500)]
@@ -38,6 +39,18 @@ def _row(before: Any, after: Any, name: str = "notes") -> Row:
 
 
 SHOWN = [form for form in FORMATS if form != "json"]  # which prints facts, and those hold the row as it is
+
+
+def test_a_finding_with_many_reasons_leads_with_the_first_and_counts_the_others() -> None:
+    reasons = [
+        CHANGE_KINDS[kind].reason for kind in ("new_exfiltration", "new_concealment", "new_secret", "new_steering")
+    ]
+    row = Row(code="x", severity="critical", entity="tool", name="t", path="", message=" ".join(reasons))
+    report = _report(row)
+    lines = [line.strip() for line in render_text(report).splitlines()[1:-1]]
+    assert len(lines) == 2
+    assert (lines[0].startswith(reasons[0][:40]), "more reasons: -v)" in lines[1]) == (True, True)
+    assert all(reason in " ".join(render_text(report, detail="verbose").split()) for reason in reasons)
 
 
 @pytest.mark.parametrize("form", SHOWN)

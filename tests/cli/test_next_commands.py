@@ -209,6 +209,12 @@ def examined(world: NextWorld) -> tuple[str, str]:
     return "doctor", "pinwarden setup"
 
 
+def planted_for_doctor(world: NextWorld) -> tuple[str, str]:
+    world.lock_and_approve(now=harmless())
+    world.configure(now=harmless(), notes=DOWNLOADED)
+    return "doctor", "pinwarden explain notes"
+
+
 def healthy(world: NextWorld) -> tuple[str, str]:
     world.lock(now=harmless())
     return "doctor", "pinwarden ci"
@@ -218,7 +224,7 @@ KINDS = (
     from_nothing, one_floating, two_floating, floating_in_ci, unverified, verified, not_downloaded, unapproved,
     two_unapproved, added, changed_in_ci, swapped_in_ci, two_changed, planted_in_ci, poisoned_in_ci,
     without_tools_in_ci, live_skipped_in_ci, refused_by_policy, unenforced, without_ci, unreadable, undecided, scanned,
-    suspicious, examined, healthy, verified_on_another_machine,
+    suspicious, examined, planted_for_doctor, healthy, verified_on_another_machine,
 )  # fmt: skip
 
 
@@ -240,6 +246,16 @@ def test_the_next_command_is_named_and_works_as_printed(
     shown = world.run_as_printed(expected)
     assert "Traceback" not in shown
     assert "error:" not in shown
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_nothing_is_next_for_a_secret_that_only_a_person_can_move(world: NextWorld, command: str) -> None:
+    """It was setup, which cannot lock a server with a secret in its arguments."""
+    world.configure(notes={**NOTES, "args": [*NOTES["args"], "--api-key", "ghp_0123456789abcdef0123456789abcdef0123"]})
+    world.run("init")
+    shown = world.run(command)
+    assert "Next:" not in shown.out, shown.out
+    assert "pinwarden" not in shown.err
 
 
 def test_nothing_is_next_once_a_workflow_checks_the_project(world: NextWorld) -> None:

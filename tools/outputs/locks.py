@@ -325,6 +325,10 @@ def explain() -> Schema:
         }
     )
 
+    configured = exactly(
+        {"client": TEXT, "scope": TEXT, "file": FULL_TEXT, "dangers": array(CODE), "sections": sections}
+    )
+
     def shape(origin: str, entry: Schema, problems: Schema) -> Schema:
         return exactly(
             {
@@ -339,6 +343,7 @@ def explain() -> Schema:
         "oneOf": [
             shape("lock", locked, array(ref("problem"))),
             shape("registry", registered, {"const": []}),
+            shape("configuration", configured, {"const": []}),
         ]
     }
     return output("explain", body, problem=problem())

@@ -37,7 +37,7 @@ from pinwarden.project.configured_servers import ConfigIssue, IssueKind, Unknown
 from pinwarden.project.enforced_entry import describe_unfound_program
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
 from pinwarden.project.missing_programs import find_missing_programs
-from pinwarden.project.next_step import SET_UP, choose_after_finding
+from pinwarden.project.next_step import SET_UP, choose_after_finding, quote_name
 from pinwarden.project.scopes import report_in_scopes
 from pinwarden.project.secrets_audit import SECRET_KINDS, build_secret_row, secret_to_json
 from pinwarden.surface.drift.changes import build_change_row
@@ -325,9 +325,15 @@ def _describe_programs(programs: Iterable[Mapping[str, Any]]) -> str:
 
 def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str | None:
     if view.document is None:
-        return SET_UP if view.servers else None
+        unlockable = {row.name for row in rows if row.code in SECRET_KINDS and row.message.startswith(("args", "url"))}
+        return SET_UP if any(server.name not in unlockable for server in view.servers) else None
     if ok:
         return "pinwarden fetch" if any(row.code == "locked_files_missing" for row in rows) else "pinwarden ci"
+    first = min(filter(is_failing, rows), key=severity_rank, default=None)
+    if first is not None and first.code in ("rogue_entry", "look_alike_entry"):
+        return f"pinwarden explain {quote_name(first.name)}"
+    if first is not None and first.code in SECRET_KINDS:
+        return None  # the finding says what to write
     command = choose_after_finding(rows, {server.name for server in view.servers})
     return None if command == "pinwarden doctor" else command
 

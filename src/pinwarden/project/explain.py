@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
+from pinwarden.clients.command_line import DANGERS, parse_launch
 from pinwarden.clients.config import parse_configured_server
 from pinwarden.clients.drift import describe_server
 from pinwarden.clients.table import get_client
@@ -33,6 +34,7 @@ from pinwarden.project.lock_documents import LockDocument, build_problem_rows, f
 from pinwarden.system.masking import mask_text, mask_url, mask_words
 
 if TYPE_CHECKING:
+    from pinwarden.clients.config import ConfiguredServer
     from pinwarden.lock.extension import LockExtension
     from pinwarden.lock.server_entry import ServerEntry
     from pinwarden.project.project import Project
@@ -63,6 +65,57 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
         },
         rule_texts=PROBLEMS,
     )
+
+
+def explain_configured(projects: Sequence[Project], server: str) -> Report | None:
+    """Explain a server that no lock has: the report of ``pinwarden explain``. None if it is not configured either."""
+    configured = [(project, one) for project in projects for one in project.find_servers() if one.name == server]
+    if not configured:
+        return None
+    entries = []
+    for project, one in configured:
+        file = project.display_path(one.path)
+        title = get_client(one.client).title
+        dangers = parse_launch(one.target).dangers if one.target is not None else ()
+        sections = [
+            Section(heading="what it is", lines=(f"configured for {title} in {file}", *_describe_configured(one))),
+            *(
+                [Section(heading="what is dangerous", lines=tuple(DANGERS[code] for code in dangers))]
+                if dangers
+                else ()
+            ),
+            Section(
+                heading="what to do",
+                lines=(f"If it is yours, approve it: pinwarden approve {shlex.quote(server)}", f"If not: edit {file}"),
+            ),
+        ]
+        entries.append(
+            {
+                "client": one.client,
+                "scope": one.scope,
+                "file": file,
+                "dangers": list(dangers),
+                "sections": [section.to_json() for section in sections],
+            }
+        )
+    return Report(
+        command="explain",
+        subject=server,
+        summary=f"{server[:120]} is configured but not locked",
+        exit_code=EXIT_CLEAN,
+        facts={"server": server, "origin": "configuration", "entries": entries, "problems": []},
+        rule_texts=PROBLEMS,
+    )
+
+
+def _describe_configured(server: ConfiguredServer) -> Iterator[str]:
+    shown = describe_server(server)
+    if "command" in shown:
+        yield f"runs {' '.join(shown['command'])}"
+    elif "url" in shown:
+        yield f"connects to {shown['url']}"
+    else:
+        yield server.problem or "its entry cannot be used"
 
 
 def explain_registry_entry(project: Project, server: str, *, now: str) -> Report:

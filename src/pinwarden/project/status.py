@@ -380,6 +380,8 @@ def _choose_step(status: ServerStatus, rows: Sequence[ServerStatus]) -> Step | N
         return "approve"
     if status.disabled or not status.clients:
         return None  # nothing starts it
+    if status.locked == "no" and any(secret.source in ("args", "url") for secret in status.plain_secrets):
+        return None  # it cannot be locked until the secret is moved, which no command does
     if all(other.locked == "no" for other in rows):
         return "setup"
     if status.changed or status.locked != "yes":

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def _configure_approve(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", help="names of servers in the lock or in a client's file, or of skills")
     parser.add_argument("--all", action="store_true", help="every server and skill that is not approved")
-    parser.add_argument("--client", metavar="CLIENT", help="only the entries for this client")
+    parser.add_argument("--client", metavar="CLIENT", help="only the entries for this client, such as claude or cursor")
     parser.add_argument("--full", action="store_true", help="show complete definitions with their schemas")
     parser.add_argument("--yes", action="store_true", help="approve without asking")
     add_project_arguments(parser)

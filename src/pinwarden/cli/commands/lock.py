@@ -50,7 +50,7 @@ def _configure_lock(parser: ArgumentParser) -> None:
         "--client",
         action="append",
         metavar="CLIENT",
-        help="client that will use the server, or all (default: claude); repeatable",
+        help="client that will use the server, such as cursor, or all (default: claude); repeatable",
     )
     add_release_arguments(parser)
     parser.add_argument(

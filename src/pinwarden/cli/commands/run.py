@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 def _configure_run(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="?", help="the server's name in the lock; without it, give a command after --")
-    parser.add_argument("--client", metavar="CLIENT", help="use the lock entry for this client, if the entries differ")
+    parser.add_argument(
+        "--client",
+        metavar="CLIENT",
+        help="use the lock entry for this client, such as claude or cursor, if the entries differ",
+    )
     parser.add_argument(
         "--show",
         action="store_true",

@@ -15,7 +15,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.questions import can_ask
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.server_arguments import probe_seconds
-from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.system.probe_budget import PROBE_SECONDS
 
 
@@ -98,6 +98,13 @@ def setup(args: Namespace) -> int:
         return EXIT_CLEAN
     try:
         run = agree_to_plan(look_up_releases(run))
+    except QuitSetup:
+        sys.stdout.write(wrap("Nothing was changed. To continue: pinwarden setup"))
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        sys.stderr.write("Nothing was changed. To continue: pinwarden setup\n")
+        raise
+    try:
         pin_releases(run)
         lock_configured(run)
         run = verify_bytes(run)

@@ -12,6 +12,7 @@ from pinwarden.cli.commands import command
 from pinwarden.cli.global_arguments import chosen_detail, colour_wanted
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
+from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -70,6 +71,9 @@ def print_board(result: StatusReport) -> None:
     sys.stdout.write("".join(f"{part}\n" for part in parts if part))
 
 
+_NOT_LOCKED = ("SERVER_NOT_LOCKED", "LOCK_MISSING")
+
+
 def _configure_explain(parser: ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER[:client]", help="the server's name, optionally for one client only")
     parser.add_argument(
@@ -85,16 +89,22 @@ def _configure_explain(parser: ArgumentParser) -> None:
 def explain(args: Namespace) -> int:
     """Explain a locked server: what it is, what was approved by whom and why, and what would raise its trust tier.
 
-    Uses no network.
+    Of a configured server that is not locked, it says where it comes from and what is dangerous. Uses no network.
 
     Examples:
       pinwarden explain notes
     """
-    from pinwarden.project.explain import explain_locked, explain_registry_entry
+    from pinwarden.project.explain import explain_configured, explain_locked, explain_registry_entry
     from pinwarden.system.clock import now
 
     explain_entry = explain_registry_entry if args.registry else explain_locked
-    report = explain_entry(project_from(args), args.server, now=now())
+    try:
+        report = explain_entry(project_from(args), args.server, now=now())
+    except PinwardenError as err:
+        unlocked = explain_configured(projects_in_scope(args), args.server) if err.code in _NOT_LOCKED else None
+        if unlocked is None or args.registry:
+            raise
+        report = unlocked
     if args.format == "text":
         from pinwarden.cli.render.text import sections
 
