@@ -42,16 +42,15 @@ DEFAULT_LIMITS = Limits()
 
 JITER_DEPTH = 200  # jiter's maximum depth; an empty array or object can be one level deeper
 
-# Maps digits to 0 and E to e, so that a substring search finds long numbers and large exponents.
+# Maps digits to 0 and E to e, so that a substring search finds long numbers and, without plus signs, large exponents.
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789E", b"0000000000e")
 # A double overflows at 309 digits. With fewer than 209 digits, it overflows only with a three-digit exponent.
 _LONG_NUMBER = 209
 _LONG_RUN = b"0" * _LONG_NUMBER
 _SMALL_TEXT = 1 << 16  # a text of at most this many bytes cannot have too many values
 _PIECE_BYTES = 1 << 16
-# Above this number of members, counting them is faster than jiter's search for repeated members.
+# Above this number of members, encoding the value is faster than jiter's search for repeated members.
 _MANY_MEMBERS = 50_000
-_CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
 
 
@@ -62,7 +61,7 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     size = len(data)
     if size > _SMALL_TEXT or size > limits.max_bytes:
         _check_size(data, limits)
-    shape = data.translate(_DIGITS_TO_ZERO)
+    shape = data.translate(_DIGITS_TO_ZERO, b"+")
     if limits.max_digits < _LONG_NUMBER or (size >= _LONG_NUMBER and _LONG_RUN in shape and _has_long_number(shape)):
         return _parse_exactly(data, limits)
     many = size > _SMALL_TEXT and data.count(b":") > _MANY_MEMBERS
@@ -71,9 +70,9 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     except ValueError as err:
         _parse_exactly(data, limits)
         raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
-    if many and _count_members(value) != sum(part.count(b":") for part in _iter_outside_strings(data)):
+    if many and not _surely_repeats_no_member(data, value):
         return _parse_exactly(data, limits)  # reports the repeated member
-    if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _is_surely_finite(value):
+    if b"0e000" in shape and not _is_surely_finite(value):
         return _parse_exactly(data, limits)
     if limits.max_depth < JITER_DEPTH:
         _check_depth(value, limits)
@@ -135,19 +134,20 @@ def _iter_outside_strings(data: bytes) -> Iterator[bytes]:
         inside ^= not len(parts) & 1
 
 
-def _count_members(value: Any) -> int:
-    """Return the number of members in all objects of a value, without recursion."""
-    count = 0
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if type(item) is dict:
-            count += len(item)
-            item = item.values()
-        elif type(item) is not list:
-            continue
-        pending += [child for child in item if type(child) in _CONTAINERS]
-    return count
+def _surely_repeats_no_member(data: bytes, value: Any) -> bool:
+    from orjson import dumps  # only large texts are worth its import
+
+    try:
+        return has_unique_members(data, dumps(value))
+    except TypeError:  # an integer above 64 bits
+        return False
+
+
+def has_unique_members(data: bytes, text: bytes) -> bool:
+    """Whether a JSON text repeats no member; False if unsure. ``text`` is its parsed value as encoded by orjson."""
+    # Every member has one colon outside of strings. A colon inside a string is in both texts, unless it is escaped in
+    # ``data``. So ``data`` has more colons exactly if it has more members.
+    return text.count(b":") == data.count(b":") and b"\\u003" not in data
 
 
 def _estimate_weight(text: bytes) -> int:
