@@ -22,6 +22,7 @@ from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.core.digest import manifest_root_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.core.text import lazy_pattern
 
 # Descriptor
 
@@ -30,9 +31,9 @@ CAR_MEDIA_TYPE = "application/vnd.mcp.toolbundle+car"
 TAR_ZSTD_MEDIA_TYPE = "application/vnd.mcp.toolbundle+tar+zstd"
 MEDIA_TYPES = (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)
 RUNTIMES = ("node", "deno", "python", "native")
-TOOL_NAME_PATTERN = re.compile(r"[a-z][a-z0-9._-]*")
+TOOL_NAME_PATTERN = lazy_pattern(r"[a-z][a-z0-9._-]*")
 MAX_TOOL_NAME = 214
-VERSION_PATTERN = re.compile(
+VERSION_PATTERN = lazy_pattern(
     r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
@@ -238,7 +239,7 @@ def _read_text(server: ServerManifest, member: str) -> str | None:
 
 
 MANIFEST_SCHEMA = "toolbundle.manifest.v0.1"
-_BLOB_CIDS = re.compile(r"(?:bafkrei[a-h][a-z2-7]{50}[aeimquy4](?: |\Z))+")
+_BLOB_CIDS = lazy_pattern(r"(?:bafkrei[a-h][a-z2-7]{50}[aeimquy4](?: |\Z))+")
 """A sequence of blob CIDs: a constant prefix of four bytes, 32 bytes of hash, and two padding bits."""
 _get_entry_members = itemgetter("path", "blob_cid", "size_bytes", "executable")
 

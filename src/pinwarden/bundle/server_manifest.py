@@ -14,22 +14,23 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import lazy_pattern
 from pinwarden.core.typed_json import JsonObject
 
 MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "deno", "python", "native")
 """The supported runtimes. Agent Facets started with bun alone and leaves the list open."""
 LIMITS = Limits(max_bytes=1024 * 1024, max_depth=50)
-_NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")
+_NAME = lazy_pattern(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")
 _MAX_NAME = 214
-_VERSION = re.compile(
+_VERSION = lazy_pattern(
     r"(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})\.(?:0|[1-9]\d{0,15})"
     r"(?:-(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?"
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
 )
 _MAX_VERSION = 256
-_TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")
+_TEXT = lazy_pattern(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")
 
 
 class ServerManifest(Record):

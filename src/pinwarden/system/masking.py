@@ -10,58 +10,59 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from pinwarden.core.text import lazy_pattern
 from pinwarden.system.environment_variables import is_redirecting_variable
 
 MASK = "<secret>"
 MAX_SHOWN_CHARACTERS = 4096
 """Longer text is replaced by its length, because searching it for secrets takes too long."""
 
-_REFERENCE = re.compile(
+_REFERENCE = lazy_pattern(
     r"(?:[A-Za-z][A-Za-z-]{0,15} )?"  # the scheme of an Authorization header
     r"(?:<[^<>\s]+>|\$\{[^{}]+\}|\$\{\{[^{}]+\}\}|\{(?:env|file):[^{}]+\}|\$[A-Z_][A-Z0-9_]*|%[A-Za-z_]\w*%|"
     r"(?:op|vault|doppler|keychain|aws-sm|gcp-sm|azure-kv|bw|pass|infisical)://\S+)"
 )
-EXACT_REFERENCE = re.compile(
+EXACT_REFERENCE = lazy_pattern(
     r"(?:(?:Bearer|Basic|Token) )?"
     r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w-]*(?::-)?\}|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\})"
 )
 """A reference that a lock may store: only a name, in a form that no password has by chance."""
-_PLAIN_HEADER = re.compile(r"accept(?:-[a-z]+)?|content-type|user-agent|mcp-protocol-version", re.IGNORECASE)
-_HEADER_OPTION = re.compile(r"-H|--?headers?", re.IGNORECASE)
-_LONG_OPTION = re.compile(r"--[a-z][a-z-]*(?:=.*)?", re.DOTALL)
-_PLAIN_WORD = re.compile(
+_PLAIN_HEADER = lazy_pattern(r"accept(?:-[a-z]+)?|content-type|user-agent|mcp-protocol-version", re.IGNORECASE)
+_HEADER_OPTION = lazy_pattern(r"-H|--?headers?", re.IGNORECASE)
+_LONG_OPTION = lazy_pattern(r"--[a-z][a-z-]*(?:=.*)?", re.DOTALL)
+_PLAIN_WORD = lazy_pattern(
     r"(?:true|false|yes|no|on|off|none|null|debug|info|warn|warning|error|trace|silent|stdio|http|sse|production|"
     r"development|staging|test|local|utf-?8|[a-z]{2}[_-][A-Z]{2}|[0-9]{1,5})",
     re.IGNORECASE,
 )
-_SWITCH_OR_FILE = re.compile(
+_SWITCH_OR_FILE = lazy_pattern(
     r"none|true|false|on|off|(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.-]{1,60}){1,12}\.(?:pem|key|crt|cer|p12|pfx|pub|json)"
 )
 """Values that are not secrets even if the name of their option sounds like one: switches and file names."""
-_OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-_HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
+_OPTION = lazy_pattern(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_HEADER = lazy_pattern(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
 # Each assignment pattern begins at a word boundary, so that a long word is not searched from each of its letters.
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _ASSIGNMENTS = (
-    re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
-    re.compile(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
+    lazy_pattern(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
+    lazy_pattern(r"(?<![\w.-])([\w.-]+)([\"']?(?:=|:\s*))" + _VALUE),
 )
 # Text that can contain several names with values: a command line, a connection string, a query or an object.
-_COMPOUND_TEXT = re.compile(r"[\s;&?{\"']")
-_LOGIN_AT_HOST = re.compile(
+_COMPOUND_TEXT = lazy_pattern(r"[\s;&?{\"']")
+_LOGIN_AT_HOST = lazy_pattern(
     r"(?<![^\s/@='\"])(:*[^\s/@:='\"]+):[^\s/@]+@(?=[A-Za-z0-9.-]+:[0-9]{1,5}(?:/|$))"
 )  # user:password@host:port
-_KNOWN_LOGIN = re.compile(
+_KNOWN_LOGIN = lazy_pattern(
     r"(\bcurl\s[^|;&]*?(?<=\s)(?:-u|-U|--user|--proxy-user)[\s=]*[\"']?[^\s:\"']+:|\bsshpass\s+-p\s*|\bmysql(?:dump|admin)?\s[^|;&]*?(?<=\s)-p)"
     r"([^\s\"']+)"
 )
 """Passwords without a name before them, in common command lines."""
-_SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
-_URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
-_KEY_LIKE_RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
+_SCHEME = lazy_pattern(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
+_URL_IN_TEXT = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+_KEY_LIKE_RUN = lazy_pattern(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
 _MAX_NESTED_OPTIONS = 8  # levels of options inside the value of an option; two levels are common
-URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
+URL_START = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PATH = lazy_pattern(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
 
 
 def is_reference(value: str) -> bool:
@@ -232,18 +233,18 @@ TOKEN = re.compile(
 )
 """Formats of keys of common services."""
 
-_SECRET_NAME = re.compile(
+_SECRET_NAME = lazy_pattern(
     r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|passcode|passwort|kennwort|pass|pwd|pswd|pw|pat|sig|signature|auth|authorization|"
     r"bearer|cred|credential|credentials|cookie|dsn|private[_-]?key|access[_-]?key|connection[_-]?string)s?(?:$|[_\-.])|"
     r"apikey|accesstoken|authtoken|secretkey|privatekey|clientsecret|password|passwd|passphrase|sshpass",
     re.IGNORECASE,
 )
-_NOT_SECRET_NAME = re.compile(
+_NOT_SECRET_NAME = lazy_pattern(
     r"^(?:max|min|num)[_-]|(?:^|[_-])(?:max|min|limit|count|ttl|timeout|length|size|budget|file|path|dir|id|url|header|type|name|"
     r"endpoint|uri|issuer|mode|method|provider|scheme|format|store)s?$",
     re.IGNORECASE,
 )
-_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAMEL_CASE_BOUNDARY = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def split_into_words(name: str) -> frozenset[str]:

@@ -64,8 +64,8 @@ _RUNNING_WORDS = frozenset(
 )
 _LOCATION_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
 """Together with `_RUNNING_WORDS`, words that mean the same inside a longer name, as in ``authServerMetadataUrl``."""
-_PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
-_CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
+_PLAIN_TEXT = lazy_pattern(r"[\w./:@\\ -]{1,120}")
+_CREDENTIALS = lazy_pattern(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
 
 def redact_entry(entry: Any) -> Any:
@@ -204,24 +204,26 @@ def _is_plain_path(name: str, text: str) -> bool:
     return bool(plain) and not _CREDENTIALS.search(text) and not any(map(contains_key, re.split(r"[/\\]", text)))
 
 
-_FILE_NAME_SUFFIX = re.compile(
+_FILE_NAME_SUFFIX = lazy_pattern(
     r"(?:^|_)(?:path|file|dir|dirs|directory|folder|home|root|config|conf|prefix|store|cache|bin|exe|executable|program|"
     r"command|shell|socket|cert|certs|bundle|profile|workspace|virtual_env|install)$|^[a-z]+config$",
     re.IGNORECASE,
 )
-_PLAIN_PATH = re.compile(
+_PLAIN_PATH = lazy_pattern(
     r"(?=.{1,400}$)(?!.*:\s)(?:"
     r"(?:~[\w.-]*|\.{1,2}|[A-Za-z]:|\$\{[\w:./\\~-]+\}|\$[A-Z_]+|%\w+%)?[/\\][\w./\\:${}~ +@-]*|"
     r"\$\{[A-Za-z_]\w*:-[\w./\\~ +-]*[/\\][\w./\\~ +-]*\}|"
     r"[a-z0-9_.-]+(?:[/\\][a-z0-9_. -]+)+|[\w.-]+(?:[/\\][\w. -]+)*[/\\][\w. -]+\.[a-z]{2,5})"
 )
 """Text that begins like a path or consists of words. Other text with a slash can be a key or a login."""
-_SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
+_SWITCH = lazy_pattern(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
 """Values that cannot be secrets. Redacting them would hide that a read-only server was switched to writing."""
-_NAMED_REFERENCE = re.compile(
+_NAMED_REFERENCE = lazy_pattern(
     r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
 )
-_POSSIBLE_REFERENCE = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
+_POSSIBLE_REFERENCE = lazy_pattern(
+    r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%"
+)
 
 
 def _keep_references(name: str, text: str) -> str:

@@ -178,7 +178,7 @@ WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
 
 # What may be between two words of a phrase: a space, emphasis, quotes, or the separators of an identifier.
 _GAP = r"[ _*`'\"\-]{1,3}"
-_LONE_SPACE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.| (?![?*+{])")
+_LONE_SPACE = lazy_pattern(r"\[(?:\\.|[^\]\\])*\]|\\.| (?![?*+{])")
 
 
 @cache  # compiled on first use: most patterns are never needed, and compiling all of them is slower than a scan
@@ -218,15 +218,15 @@ _KEYCAPS = frozenset("#*0123456789")
 _BLACK_FLAG = "\U0001f3f4"
 # Complete escape sequences (CSI, OSC and similar), then any other control character except tab, line feed, and carriage
 # return before a line feed.
-_TERMINAL = re.compile(
+_TERMINAL = lazy_pattern(
     "(?:\x1b\\[|\x9b)[0-?]{0,64}[ "
     "-/]{0,8}[@-~]?|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,512}(?:\x07|\x1b\\\\|\x9c)?|\x1b[ "
     "-~]?|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
 )
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")  # in ASCII text
-_LATIN = re.compile("[A-Za-z]")
-_LETTERS_WORD = re.compile(r"[^\W\d_]{2,}")
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u05ff\u0620-\u06dc\u06de-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_CONTROL = lazy_pattern("[\x00-\x08\x0b-\x1f\x7f]")  # in ASCII text
+_LATIN = lazy_pattern("[A-Za-z]")
+_LETTERS_WORD = lazy_pattern(r"[^\W\d_]{2,}")
+_RIGHT_TO_LEFT = lazy_pattern("[\u0590-\u05ff\u0620-\u06dc\u06de-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def find_terminal_escapes(text: str) -> Iterator[CharacterRange]:
@@ -409,17 +409,17 @@ def _has_words(content: str) -> bool:
 
 
 _MIN_PIECE = 16
-_PIECE = re.compile(r"(?<![A-Za-z0-9+/_\-])[A-Za-z0-9+/_\-]{16,}={0,2}")
+_PIECE = lazy_pattern(r"(?<![A-Za-z0-9+/_\-])[A-Za-z0-9+/_\-]{16,}={0,2}")
 _NOT_PIECE = bytes(byte if byte < 0x80 and (chr(byte).isalnum() or byte in b"+/_-=") else 0x20 for byte in range(256))
-_HEX = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){8,})=?$")
+_HEX = lazy_pattern(r"(?:0x)?((?:[0-9a-fA-F]{2}){8,})=?$")
 _BASE32 = lazy_pattern(r"[A-Z2-7]{16,}=?=?$")
 _BITS = lazy_pattern(r"(?<![01])[01]{8}(?:\s[01]{8}){7,}(?![01])")
-_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2}|[\w.\-~/]){12,}")
-_ESCAPED = re.compile(r"(?:\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[0-7]{3}){6,}")
-_ENTITIES = re.compile(r"(?:&#x?[0-9a-fA-F]{1,6};){6,}")
-_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\([0-7]{3})")
+_PERCENT = lazy_pattern(r"(?:%[0-9a-fA-F]{2}|[\w.\-~/]){12,}")
+_ESCAPED = lazy_pattern(r"(?:\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[0-7]{3}){6,}")
+_ENTITIES = lazy_pattern(r"(?:&#x?[0-9a-fA-F]{1,6};){6,}")
+_ESCAPE = lazy_pattern(r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\([0-7]{3})")
 
-_COMMAND = re.compile(
+_COMMAND = lazy_pattern(
     r"\b(?:curl|wget|chmod|chown|rm -[rf]|mkfifo|nohup|crontab|powershell|invoke-(?:webrequest|expression)|iex\b"
     r"|certutil|netcat|nc -|ncat|socat|scp |ssh |sudo |eval ?\(|exec ?\(|system ?\(|popen ?\(|__import__|base64 -d"
     r"|python3? -c|perl -e|ruby -e|node -e|php -r|osascript|launchctl|systemctl|mshta|rundll32|regsvr32|fetch ?\("
