@@ -157,6 +157,8 @@ def _bundle(reader: Reader, _: ExitStack) -> None:
 def _contract(reader: Reader, _: ExitStack) -> None:
     (reader.root / "src").mkdir()
     (reader.root / "src" / "server.py").write_text(SDK)
+    (reader.root / "dist").mkdir(exist_ok=True)
+    (reader.root / "dist" / "server.js").write_text("")
     reader.run("contract", "lock", "--server", "src/server.py", "--sign", "release.pem", "--lock", "signed.lock")
 
 
