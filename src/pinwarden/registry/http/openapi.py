@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden import __version__
 from pinwarden.registry.registry_documents import ACTIONS, IDENTITY_SCHEMA, VERSION_SCHEMA
 from pinwarden.registry.search import MAX_PAGE, MAX_QUERY_CHARS
 
@@ -36,7 +35,7 @@ def build_openapi() -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "Pinwarden registry",
-            "version": __version__,
+            "version": "1",
             "description": "Read bundles, their documents and the transparency log; publish with a token. Every "
             "document can be verified "
             "without trusting the registry: `pinwarden install` and `pinwarden log verify` do.",
