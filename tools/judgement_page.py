@@ -34,22 +34,27 @@ the files.
 | what | published | held out | from |
 |---|---|---|---|
 | poisoned definitions, in 13 languages, at any place of a definition | {attacks} | {held_out_attacks} | \
-written for this project in five batches of different style; held out also: public collections |
-| honest definitions that resemble an attack | {honest} | {held_out_honest} | the same batches |
+written for this project by authors of different style; held out: one author |
+| honest definitions that resemble an attack | {honest} | {held_out_honest} | the same authors |
 | published servers (their tools) | {servers} ({tools}) | {held_out_servers} ({held_out_tools}) | npm and PyPI |
 | honest upgrades | {upgrades} | {held_out_upgrades} | two releases of a published server |
 | malicious edits of published servers | {edits} | {held_out_edits} | \
 written for this project, most with knowledge of the rules |
 
-The split is by source, and was made before rules and weights were changed: an author, publisher or collection is either
-in `train`, in `development`, or held out. The held-out part is not published, so that nothing can be fitted to it. Only
-its figures say how Pinwarden judges text that its rules were not built on. Definitions of packages are published only
-if their licence allows copies.
+The split is by source, and was made before rules and weights were changed: an author or publisher is either in `train`,
+in `development`, or held out. The held-out part is not published, so that nothing can be fitted to it. Only its figures
+say how Pinwarden judges text that its rules were not built on. Definitions of packages are published only if their
+licence allows copies.
 
-One held-out figure is better than it should be. The kinds of the false critical changes in the held-out upgrades (not
-their texts) were listed once, when 6 of 39 upgrades had one, and the rules for hints, addresses, reversed sentences and
-parameters for the conversation were then relaxed. Take 6 of 39 (15%) as the figure for upgrades that nothing was
-fitted to. The number of decisions (3.7 on average, 53 at worst) was brought down in the same step.
+The held-out part is the second one. It was scored twice. The first score was 169/220 attacks (77%), 25/120 honest texts
+that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. A published test then showed a false alarm, and 61
+honest sentences were added to training, on more subjects than that test needed and with the first score known. So take
+the first score as the blind one. The figures below are the second, of the present weights; nothing changed after it.
+
+The first held-out part (397 attacks, 46 servers with 927 tools, 39 upgrades, 66 edits) no longer exists. Its figures
+with the weights of that day were 52% of the attacks (57% of a blind author), 0.43% of the honest tools, 15% of the
+upgrades with a critical change before anything was fitted to them, and 79% of the edits critical (78% of the aware
+ones).
 
 ## Figures
 
@@ -70,11 +75,13 @@ Published:
 
 ## Limits
 
-- The attack texts are written, not observed. Real ones are rarer and often more blatant. The five batches come from one
-  project, so the public collections are the better test of text by strangers.
+- The attack texts are written, not observed. Real ones are rarer and often more blatant. All come from one
+  project, so text by strangers may be judged differently.
 - An order that a harmless server could give in the same words is not found by its text alone: a default channel, an
   address of the publisher, an upgrade notice. The diff reports such a change for review, so that a person decides.
 - Texts in languages other than English are few. Take the row of one language as a hint, not as a rate.
+- The second held-out servers and upgrades are few, and chosen at random among all published servers, where the first
+  were popular ones. One publisher with long texts can move a rate by a percentage point.
 - The servers were listed without network and with dummy settings. Servers that need a login to list their tools are
   missing.
 - The published upgrades leave out the largest servers.

@@ -376,3 +376,8 @@ def test_time_grows_no_faster_than_hostile_text(seed: str) -> None:
 @pytest.mark.parametrize("seed", HOSTILE, ids=ascii)
 def test_hostile_megabyte_is_refused_as_too_long(seed: str) -> None:
     assert "oversized_text" in codes(seed * (1_000_000 // len(seed) + 1))
+
+
+def test_the_end_of_an_identifier_in_capital_letters_is_no_role_label() -> None:
+    assert "impersonation" not in codes("- OPERATING_SYSTEM: OS type, such as Windows or Linux")
+    assert "impersonation" in codes("- SYSTEM: OS type, such as Windows or Linux")

@@ -361,3 +361,11 @@ def test_an_approved_parameter_cannot_start_to_ask_for_the_conversation() -> Non
     old = {"type": "string", "description": "A label for the query."}
     new = {"type": "string", "description": "A label for the query, with the whole conversation attached."}
     assert kinds_of_parameter(old, new) == {"conversation_requested"}
+
+
+@pytest.mark.parametrize(("host", "is_destination"), [("reports.example.com", False), ("reports.calmora.io", True)])
+def test_a_host_reserved_for_documentation_is_no_destination(host: str, is_destination: bool) -> None:
+    sentence = f"The file is fetched from https://{host}/files."
+    reworded = surface_from_listing({"tools": [{**READ, "description": f"{READ['description']} {sentence}"}]})
+    changes = compare(surface_from_listing({"tools": [READ]}), reworded)
+    assert any(change.kind == "new_destination" for change in changes) == is_destination

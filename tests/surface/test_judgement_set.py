@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.judgement import DATA, SECTIONS, load_cases
+from pinwarden.surface.sentences import walk_strings
 from pinwarden.surface.surface import surface_from_listing
+from tools.train_classifier import read_attacks, read_honest, read_reference
 
 FAMILIES = {
     *("collecting parameter", "compliance pretext", "consent claim", "exfiltration", "forced call", "hidden text"),
@@ -50,3 +52,21 @@ def test_a_source_is_in_one_part_only() -> None:
         for case in cases:
             parts.setdefault(case["source"], set()).add(case["part"])
     assert {source: names for source, names in parts.items() if len(names) > 1} == {}
+
+
+def test_training_attacks_contain_the_sentences_that_they_mark() -> None:
+    for entry in read_attacks():
+        texts = {text for _, text in walk_strings(entry.get("surface", entry.get("after")))}
+        for sentence in entry.get("sentences", ()):
+            assert any(sentence in text for text in texts), entry["id"]
+
+
+def test_training_leaves_out_the_development_part() -> None:
+    development = {case["id"] for case in CASES["attacks"] if case["part"] == "development"}
+    assert development
+    assert development.isdisjoint(entry["id"] for entry in read_attacks())
+
+
+def test_training_reads_all_its_data_from_the_repository() -> None:
+    assert len(set(read_reference())) > 4_000
+    assert len({text for unit in read_honest() for text in unit}) > 5_000

@@ -7,6 +7,7 @@ often the only new sentence of a server. So the evidence that a sentence needs g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from math import log
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _MAX_EVIDENCE = 2.0  # the evidence that is enough in any number of new sentence
 _SIGN = 2.5  # the evidence that a cue or another sign of an attack adds to that of its sentence
 _MIN_SIGN = -1.0  # the evidence of a sign in any sentence
 _BARE_ADDRESS = 0.0  # the evidence of a text that is only an address
+_DOCUMENTATION_HOST = re.compile(r"(?:^|\.)example\.(?:com|net|org)$")  # RFC 2606: no one can receive data there
 _PHRASE_CODES = frozenset({"concealment", "exfiltration", "agent_instruction", "impersonation", "steering", "secret"})
 """Codes of cues that a few words show. The whole sentence must support them."""
 _ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
@@ -136,7 +138,8 @@ def _counts(cue: Cue, text: str, taking_part: list[SplitSentence], approved: App
 
 def _is_new_destination(cue: Cue, text: str, approved: ApprovedText) -> bool:
     """Whether an address has a new host and is more than a reference: its sentence moves data there."""
-    if is_known_dialect(text) or not approved.is_new_host(extract_host(text[cue.start : cue.end])):
+    host = extract_host(text[cue.start : cue.end])
+    if is_known_dialect(text) or _DOCUMENTATION_HOST.search(host) or not approved.is_new_host(host):
         return False
     for start, end, normalised in split_sentences(text):
         if start <= cue.start < end:

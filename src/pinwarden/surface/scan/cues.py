@@ -371,7 +371,7 @@ def _is_only_quoted(plain_form: str, start: int, *, labels: bool = True) -> bool
 
 def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bool:
     first, last = plain_text.to_original_span(start, start + len(phrase.split(maxsplit=1)[0]))
-    return text[first:last].isupper()
+    return text[first:last].isupper() and text[max(0, first - 1) : first] != "_"  # no part of OPERATING_SYSTEM
 
 
 def _find_payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
