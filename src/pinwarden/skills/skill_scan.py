@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pinwarden.core.record import Record
 from pinwarden.skills.powers import Power, find_powers
 from pinwarden.skills.skill import Skill, SkillFile
+from pinwarden.surface.scan.classifier import measure_steering
 from pinwarden.surface.scan.cues import Cue, find_cues
 from pinwarden.surface.scan.scan import ScanFinding, Severity
 from pinwarden.surface.sentences import split_sentences
@@ -167,8 +168,6 @@ def _is_order(passage: str, cue: Cue) -> bool:
 
 
 def _measure(passage: str, cue: Cue) -> float:
-    from pinwarden.surface.scan.classifier import measure_steering  # loads orjson, which most runs of ci do not need
-
     taking_part = (part for part in split_sentences(passage) if part.start < cue.end and cue.start < part.end)
     return max((measure_steering(passage[part.start : part.end]) for part in taking_part), default=_MIN_EVIDENCE)
 

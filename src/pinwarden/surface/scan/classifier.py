@@ -13,8 +13,6 @@ from math import inf
 from pkgutil import get_data
 from typing import NamedTuple
 
-import orjson
-
 from pinwarden.core.record import Record
 from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, to_plain_text
 from pinwarden.surface.scan.sentence_features import extract_features
@@ -117,6 +115,8 @@ def _score(features: set[str], model: _Model) -> int:
 
 @cache
 def _load() -> _Model:
+    import orjson  # a ci without new text to judge does not load it
+
     document = orjson.loads(get_data(__package__, "classifier.weights") or b"")
     return _Model(**{name: document[name] for name in _Model._fields})
 

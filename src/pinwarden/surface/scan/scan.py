@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import orjson
-
 from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.record import Record, replace
 from pinwarden.surface import interop as toolpin
@@ -225,6 +223,8 @@ def extract_texts(value: Any) -> list[str]:
     The JSON text of the value is split at its quotes, which is much faster than collecting its strings. In the texts,
     double quotes become single quotes, and tabs become spaces.
     """
+    import orjson  # a ci without a surface to scan does not load it
+
     try:
         data = orjson.dumps(value)
     except (TypeError, ValueError):  # the value has a lone surrogate, a huge integer or too many levels
