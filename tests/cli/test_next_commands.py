@@ -14,7 +14,8 @@ import pytest
 
 from pinwarden import __version__
 from tests.cli.configured_world import POISON, POISONED, SERVER, ConfiguredWorld, harmless
-from tests.cli.test_prove_fetch_run import needs_node
+from tests.cli.run import pinwarden
+from tests.cli.test_prove_fetch_run import TALK, needs_node
 from tests.servers.acme_packages import acme_registries
 
 NOTES = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
@@ -281,3 +282,6 @@ def test_setup_downloads_the_locked_files_that_a_fresh_clone_lacks(world: NextWo
     assert (world.root / "mcp-lock.json").read_bytes() == lock
     assert world.run("status").out.endswith("Next: pinwarden approve notes\n")
     assert "The bytes of every locked package are verified." in world.run("setup", "--yes").out
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
+    started = pinwarden("run", "notes", stdin=lines, cwd=world.root, env=world.environment)
+    assert '"tools":[{' in started.out.replace(" ", ""), started
