@@ -22,7 +22,7 @@ GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
 
 
 NEEDS_REGISTRIES = "prove-and-run"
-NEEDS_A_REGISTRY = ("registry", "install")
+NEEDS_A_REGISTRY = ("registry", "install", "skills")
 SERVED = "http://127.0.0.1:8470"
 LOCAL = {"command": "python3", "args": ["examples/notes_server.py"]}
 PACKAGED = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}

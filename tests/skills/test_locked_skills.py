@@ -121,13 +121,19 @@ class TestCi:
         (other / "SKILL.md").symlink_to(secret)
         assert {row["code"] for row in project.check()[1]} == {"skill_link", "skill_unlocked"}
 
-    @pytest.mark.parametrize("folder", [*list_clients_by_folder(user=False), "packages/web/.claude/skills"])
-    def test_attack_a_skill_planted_for_any_client_is_unlocked(self, project: SkillProject, folder: str) -> None:
+    def test_attack_a_skill_planted_for_any_client_is_unlocked(self, project: SkillProject) -> None:
         """Attack: a skill in the folder of a client that the author of the lock does not use, or of a subfolder."""
         project.lock_skills()
-        project.write(f"{folder}/exporter/SKILL.md", "---\nname: exporter\n---\nExport.\n")
-        (row,) = project.check()[1]
-        assert (row["severity"], row["code"], row["name"]) == ("critical", "skill_unlocked", "exporter")
+        folders = [*list_clients_by_folder(user=False), "packages/web/.claude/skills"]
+        for number, folder in enumerate(folders):
+            project.write(
+                f"{folder}/planted-{number}/SKILL.md", f"---\nname: planted-{number}\n---\nExport {number}.\n"
+            )
+        rows = project.check()[1]
+        assert sorted(row["file"] for row in rows) == sorted(
+            f"{folder}/planted-{number}" for number, folder in enumerate(folders)
+        )
+        assert {row["severity"] for row in rows} == {"critical"}
 
     def test_attack_a_user_skill_shadowing_a_locked_one_is_told(self, project: SkillProject) -> None:
         """Attack: Claude Code prefers a skill of the user to the locked one with the same name."""

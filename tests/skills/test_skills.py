@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.lock.extension import SkillsPin
+from pinwarden.lock.lockfile import compute_lock_digest, put_entries, put_skills_pin, read_skills_pin, to_bytes, verify
 from pinwarden.skills.powers import find_powers, find_widened_powers
 from pinwarden.skills.skill import FileBytes, Skill, build_skill
 from pinwarden.skills.skill_drift import compare_skill
 from pinwarden.skills.skill_scan import scan_skill
 from pinwarden.skills.skills_file import LockedSkill, SkillsLock, encode_skills, parse_skills
+from tests.support.locks import NOON, our_entry
 
 HONEST = {
     "review": """---
@@ -243,6 +246,15 @@ class TestScan:
 
 
 class TestSkillsFile:
+    def test_toolpin_computes_the_same_digest_with_a_skills_pin(self) -> None:
+        """ToolPin's digest and its form of the file do not depend on the pin in the seal."""
+        lock = put_entries(None, [our_entry()], NOON)
+        pinned = put_skills_pin(lock, SkillsPin(path="mcp-lock.skills.json", file_digest=with_main("T.").digest), NOON)
+        assert compute_lock_digest(pinned) == compute_lock_digest(lock)
+        assert to_bytes(pinned, plain_v2=True) == to_bytes(lock, plain_v2=True)
+        assert verify(pinned) == ()
+        assert read_skills_pin(put_entries(pinned, [our_entry("other")], NOON)) == read_skills_pin(pinned)
+
     def test_what_is_written_is_read_again_and_sorted(self) -> None:
         one = LockedSkill(skill=with_main("T.\r\n"), places=("b", "a"), by="me", why="read")
         two = LockedSkill(skill=skill(name="aaa", SKILL_dot_md="U\n", x_dot_bin=b"\0"), places=("c",), by="me", why="")

@@ -73,6 +73,22 @@ def install() -> Schema:
             "configs": array(config_action("created", "updated", "unchanged")),
         }
     )
+    skills = exactly(
+        {
+            "result": one_of(["ACCEPT"]),
+            "provenance": bundle_provenance(),
+            "plan": array(ref("line")),
+            "literal": TRUTH,
+            "version": TEXT,
+            "registry": FULL_TEXT,
+            "content_hash": SHA256,
+            "policy": bundle_start()["policy"],
+            "log": or_null(log),
+            "skills": array(exactly({"name": TEXT, "digest": SHA256}), minItems=1),
+            "places": array(FULL_TEXT, minItems=1),
+            "written": array(FULL_TEXT),
+        }
+    )
     refused = exactly(
         {"result": one_of(["REJECT"]), "error": bundle_refusal(), "plan": array(ref("line")), "literal": TRUTH}
     )
@@ -86,7 +102,7 @@ def install() -> Schema:
         }
     )
     description = "The installed bundle or image, or the reason of the refusal, with the result of every step."
-    return output("install", {"oneOf": [accepted, refused, image]}, description, line=line)
+    return output("install", {"oneOf": [accepted, skills, refused, image]}, description, line=line)
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

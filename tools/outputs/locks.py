@@ -134,9 +134,10 @@ def pin() -> Schema:
 
 
 def remove() -> Schema:
-    return output(
-        "remove", exactly({"removed": array(KEY, minItems=1), "configs": array(config_action("removed", "missing"))})
-    )
+    configs = array(config_action("removed", "missing"))
+    server = exactly({"removed": array(KEY, minItems=1), "configs": configs})
+    skills = exactly({"removed": array(TEXT, minItems=1), "configs": array(TEXT, maxItems=0), "folders": array(TEXT)})
+    return output("remove", {"oneOf": [server, skills]})
 
 
 def approve() -> Schema:
@@ -145,14 +146,26 @@ def approve() -> Schema:
     approved = {"approved": {"const": True}, "by": FULL_TEXT, "why": TEXT, "surface": SHA256}
     failed = {"error": exactly({"code": CODE, "message": TEXT})}
     name = {"name": TEXT}
+    skill = {
+        "skill": TEXT,
+        "verdict": TEXT,
+        "places": array(FULL_TEXT, minItems=1),
+        "digest": or_null(SHA256),
+        "powers": array(TEXT),
+        "rows": array(ref("row")),
+    }
+    decided = {"approved": {"const": True}, "by": FULL_TEXT}
+    skills = [exactly({"skill": TEXT}), exactly(skill), exactly({**skill, **decided})]
     server = {
         "oneOf": [
             exactly({**name, **diff_members()}, shown),
             exactly({**name, **diff_members(), **approved}, shown),
             exactly({**name, **failed}),
+            *(exactly({**name, **shape["properties"]}) for shape in skills),
         ]
     }
     one = [exactly(diff_members(), shown), exactly({**diff_members(), **approved}, shown), exactly(failed)]
+    one += skills
     return output(
         "approve",
         {"oneOf": [*one, exactly({"servers": array(ref("server"))})]},
@@ -223,7 +236,8 @@ def update() -> Schema:
         "changes": array(change),
         "unchecked": array(failed),
     }
-    more = {"configs": array(failed), "warnings": array(ref("row"))}
+    skills = array(exactly({"name": FULL_TEXT, "from": TEXT, "to": TEXT, "written": TRUTH}))
+    more = {"configs": array(failed), "warnings": array(ref("row")), "skills": skills}
     return output("update", {"oneOf": [exactly(members, more), undone()]}, row=report_row())
 
 

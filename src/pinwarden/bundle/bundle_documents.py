@@ -30,7 +30,9 @@ DESCRIPTOR_SCHEMA = "tool.descriptor.v0.1"
 CAR_MEDIA_TYPE = "application/vnd.mcp.toolbundle+car"
 TAR_ZSTD_MEDIA_TYPE = "application/vnd.mcp.toolbundle+tar+zstd"
 MEDIA_TYPES = (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)
-RUNTIMES = ("node", "deno", "python", "native")
+SKILLS_RUNTIME = "skills"
+"""The runtime of a bundle that has skills and no server."""
+RUNTIMES = ("node", "deno", "python", "native", SKILLS_RUNTIME)
 TOOL_NAME_PATTERN = lazy_pattern(r"[a-z][a-z0-9._-]*")
 MAX_TOOL_NAME = 214
 VERSION_PATTERN = lazy_pattern(

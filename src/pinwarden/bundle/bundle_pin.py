@@ -102,10 +102,15 @@ def find_bundle_pin(entry: Entry) -> BundlePin | None:
     value = extension.bundle if extension is not None else None
     if value is None:
         return None
+    return parse_bundle_pin(value, entry.name)
+
+
+def parse_bundle_pin(value: Mapping[str, Any], name: str) -> BundlePin:
+    """Parse the pin of a bundle in the lock. Raises LOCK_INVALID, with the name of the entry, if it is damaged."""
     try:
         return _parse_pin(value)
     except (KeyError, TypeError, AttributeError, PinwardenError) as err:
-        raise PinwardenError("LOCK_INVALID", f"the bundle pin of {entry.name[:120]!a} is damaged: {err}") from err
+        raise PinwardenError("LOCK_INVALID", f"the bundle pin of {name[:120]!a} is damaged: {err}") from err
 
 
 def _parse_pin(value: Any) -> BundlePin:

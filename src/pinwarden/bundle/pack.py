@@ -12,20 +12,31 @@ from pinwarden.bundle.bundle_archive import build_archive, build_manifest_entry
 from pinwarden.bundle.bundle_documents import (
     BUNDLE_LIMITS,
     CAR_MEDIA_TYPE,
+    BundleDescriptor,
     build_descriptor,
     build_descriptor_extras,
     descriptor_from_json,
     descriptor_to_json,
+    to_tool_name,
 )
 from pinwarden.bundle.bundle_files import SUFFIXES
+from pinwarden.bundle.bundled_skills import build_skills_descriptor, group_skills, refuse_undeclared_powers
 from pinwarden.bundle.document import encode_document
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.source_tree import SourceTree, read_tree
 from pinwarden.core.digest import Digest, document_cid, manifest_root_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import Report, plural
+from pinwarden.skills.skill import MAIN_FILE, FileBytes
 from pinwarden.system.files import write_atomically
+
+
+class SkillsIdentity(Record):
+    """Name and version of a bundle of skills, which has no ``server.json``."""
+
+    name: str
+    version: str
 
 
 class PackOptions(Record):
@@ -38,6 +49,8 @@ class PackOptions(Record):
     permissions: Mapping[str, str] = field(default_factory=dict)
     """Network, filesystem and exec permissions that override those in server.json."""
     compress: bool = False
+    skills: SkillsIdentity | None = None
+    """Name and version of a bundle of skills; None to pack a server."""
 
 
 class PackedBundle(Record):
@@ -86,13 +99,16 @@ def pack(options: PackOptions) -> Report:
 def pack_folder(options: PackOptions) -> PackedBundle:
     """Pack a folder in memory.
 
-    1. Read every file, and parse server.json.
+    1. Read every file, and parse server.json. A bundle of skills has none.
     2. List the files and their CIDs in the bundle manifest. The CID of this list is the root CID.
     3. Write the files into an archive.
     4. Build the descriptor, and add its CID to the bundle manifest.
     """
     tree = read_tree(options.folder)
-    server = _read_server_manifest(tree)
+    if options.skills is None:
+        server = _read_server_manifest(tree)
+    else:
+        tree = _arrange_skills(options, tree)
     unlinked = manifest_document.build_unlinked_manifest(build_manifest_entry(file) for file in tree.files)
     root = manifest_root_cid(unlinked)
     archive = build_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
@@ -103,9 +119,12 @@ def pack_folder(options: PackOptions) -> PackedBundle:
             f"the archive has {len(archive)} bytes; the limit is {most}",
             hint="Remove files that the server does not need, and pack the folder again.",
         )
-    described = build_descriptor(server, options.permissions, str(root), options.media_type, len(archive))
+    if options.skills is None:
+        described = build_descriptor(server, options.permissions, str(root), options.media_type, len(archive))
+    else:
+        described = _describe_skills(options, options.skills, tree, str(root), len(archive))
     descriptor = descriptor_to_json(described)
-    for member, more in build_descriptor_extras(server).items():
+    for member, more in (build_descriptor_extras(server) if options.skills is None else {}).items():
         descriptor[member].update(more)
     descriptor_from_json(descriptor)  # raises if the built descriptor is not valid
     descriptor_cid = str(document_cid(descriptor))
@@ -117,6 +136,28 @@ def pack_folder(options: PackOptions) -> PackedBundle:
         archive=archive,
         excluded=tree.excluded,
     )
+
+
+def _arrange_skills(options: PackOptions, tree: SourceTree) -> SourceTree:
+    """Return the files of the skills, each below the folder of its skill."""
+    if not any(file.path == MAIN_FILE for file in tree.files):
+        return tree
+    folder = options.folder.resolve().name
+    files = tuple(replace(file, path=f"{folder}/{file.path}") for file in tree.files)
+    return SourceTree(files=files, excluded=tree.excluded)
+
+
+def _describe_skills(
+    options: PackOptions, identity: SkillsIdentity, tree: SourceTree, root: str, size: int
+) -> BundleDescriptor:
+    files = {file.path: FileBytes(data=file.data, executable=file.executable) for file in tree.files}
+    skills = group_skills(files)
+    name, media_type = to_tool_name(identity.name), options.media_type
+    described = build_skills_descriptor(
+        name, identity.version, skills, options.permissions, root_cid=root, media_type=media_type, size=size
+    )
+    refuse_undeclared_powers(described, skills)
+    return described
 
 
 def _read_server_manifest(tree: SourceTree) -> ServerManifest:

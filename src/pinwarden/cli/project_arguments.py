@@ -146,6 +146,8 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
     for project in projects:
         locked = {entry.name for entry in _read_lock_entries(project)}
         known = locked | {server.name for server in project.find_servers()}
+        if not known.issuperset(names):
+            known |= _list_bundles_of_skills(project)
         if present := tuple(name for name in names if name in known):
             chosen.append((project, present))
     for name in names:
@@ -188,6 +190,12 @@ def _find_named_project(args: Namespace) -> Project:
         return find_current_project(None if lock is None else Path(), lock)
     _refuse_missing_folder(args.project)
     return find_current_project(Path(args.project), lock)
+
+
+def _list_bundles_of_skills(project: Project) -> frozenset[str]:
+    from pinwarden.project.skills import find_bundle_names
+
+    return find_bundle_names(project)
 
 
 def _read_lock_entries(project: Project) -> Sequence[Entry]:

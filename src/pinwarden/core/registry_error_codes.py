@@ -19,6 +19,14 @@ REGISTRY_CODES = (
         "Choose another channel, or allow legacy channels in the installer policy.",
     ),
     ErrorCode(
+        "BUNDLE_NOT_SKILLS",
+        EXIT_REFUSED,
+        "The bundle says that it has skills, but its files are not folders with a SKILL.md each, or its skills can run "
+        "code and it does not ask for the permission exec.",
+        "Pack a folder with a SKILL.md, or a folder of such folders: pinwarden bundle pack DIR --skills NAME --version "
+        "VERSION.",
+    ),
+    ErrorCode(
         "CID_PROFILE_MISMATCH",
         EXIT_REFUSED,
         "The documents of the bundle use different CID profiles, or an unsupported one.",

@@ -16,7 +16,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.install.bundle_download import download_bundle
-from pinwarden.install.decision import InstallRequest
+from pinwarden.install.decision import AcceptedBundle, InstallRequest
 from pinwarden.install.install import InstallTarget, lock_bundle
 from pinwarden.install.staging import StagedBundle, build_bundle_pin, compute_api_surface, stage_bundle
 from pinwarden.lock import lock_store
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pinwarden.bundle.trust import TrustStore
     from pinwarden.install.bundle_fetcher import RegistryBundleFetcher
     from pinwarden.install.registry_log import LogFollower
-    from pinwarden.install.sources import Locations
+    from pinwarden.install.sources import BundleSource, Locations
     from pinwarden.lock.entry import Entry
     from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import Policies, Project
@@ -168,26 +168,26 @@ def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context:
     if pin is None:
         raise TypeError("every entry of the group pins a bundle")
     unchanged = BundleUpdate(
-        entries=tuple(entries), pin=pin, staged=None, rows=tuple(_build_revoked_rows(pin, context.trusted))
+        entries=tuple(entries), pin=pin, staged=None, rows=tuple(build_revoked_rows(pin, context.trusted))
     )
     try:
         staged = _stage_newest(pin, context)
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
-        row = _build_row(
+        row = build_update_row(
             pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message
         )
-        return replace(unchanged, rows=(*unchanged.rows, row, *_build_yanked_rows(pin, context.trust_path)))
-    unchanged = replace(unchanged, rows=(*unchanged.rows, *_build_yanked_rows(pin, context.trust_path)))
+        return replace(unchanged, rows=(*unchanged.rows, row, *build_yanked_rows(pin, context.trust_path)))
+    unchanged = replace(unchanged, rows=(*unchanged.rows, *build_yanked_rows(pin, context.trust_path)))
     new_pin = staged.pin
     if (new_pin.root_cid, new_pin.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return unchanged
     approved = _read_approved_surface(entries[0], lock_files)
     rows = (
         *unchanged.rows,
-        *_build_registry_rows(pin, new_pin),
-        *_build_content_rows(pin, new_pin),
-        *_build_permission_rows(pin, new_pin),
+        *build_registry_rows(pin, new_pin),
+        *build_content_rows(pin, new_pin),
+        *build_permission_rows(pin, new_pin),
         *_build_surface_rows(pin, approved, staged),
     )
     if staged.surface is None:
@@ -204,14 +204,20 @@ def _prepare_update(entries: list[Entry], lock_files: dict[str, bytes], context:
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
     """Download, check and stage the version that the channel points to now. A refusal is raised with its code."""
+    accepted, source = download_newest(pin, context)
+    new_pin = build_bundle_pin(accepted, source, pin.floor, literal=pin.literal and context.literal)
+    return stage_bundle(context.project, accepted, new_pin, context.store, source, probe=context.probe)
+
+
+def download_newest(pin: BundlePin, context: UpdateContext) -> tuple[AcceptedBundle, BundleSource]:
+    """Download and check the version that the channel points to now. A refusal is raised with its code."""
     location = context.fetcher.find_location(pin)
     source = context.locations.open_source(location, pin.channel, context.log)
-    literal = pin.literal and context.literal
     request = InstallRequest(
         tool=pin.tool,
         channel=pin.channel,
         floor=pin.floor,
-        literal=literal,
+        literal=pin.literal and context.literal,
         policy=_widen_policy(context.policy, pin, context.store),
         trusted=context.trusted,
         now=context.now,
@@ -222,8 +228,7 @@ def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
         if refusal is None:
             raise TypeError("a decision has an accepted bundle or a refusal")
         raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
-    new_pin = build_bundle_pin(decision.accepted, source, pin.floor, literal=literal)
-    return stage_bundle(context.project, decision.accepted, new_pin, context.store, source, probe=context.probe)
+    return decision.accepted, source
 
 
 def _widen_policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
@@ -274,45 +279,49 @@ def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateCont
 # Report rows
 
 
-def _build_revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
+def build_revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
     """Report attesters of the locked version whose keys were revoked."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
         revoked = trusted.find_revoked_key(key_id)
         if revoked is not None:
             message = f"the key of {revoked.name or key_id}, who attested this version, was revoked: {revoked.why}"
-            yield _build_row(pin, _REVOKED, "critical", message)
+            yield build_update_row(pin, _REVOKED, "critical", message)
 
 
-def _build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
+def build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
     """Report a locked version that was yanked, according to the saved log state."""
     why = find_yank_reason(pin, trust_path)
     if why is not None:
-        yield _build_row(pin, "version_yanked", "review", why)
+        yield build_update_row(pin, "version_yanked", "review", why)
 
 
-def _build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     """Report an update from another registry, because two registries may use one name for different bundles."""
     if old.log_id not in (None, new.log_id):
         message = f"the update is from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
-        yield _build_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
+        yield build_update_row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
 
 
-def _build_content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def build_content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+    """Report another version or other content."""
     direction = compare_versions(new.version, old.version)
     if direction > 0:
         message = f"{old.version} is locked; the channel {old.channel} is at {new.version}"
-        yield _build_row(old, "newer_release", "info", message, (old.version, new.version))
+        yield build_update_row(old, "newer_release", "info", message, (old.version, new.version))
     elif direction < 0:
         message = f"the channel {old.channel} went back from {old.version} to {new.version}"
-        yield _build_row(old, "older_release", "review", message, (old.version, new.version))
+        yield build_update_row(old, "older_release", "review", message, (old.version, new.version))
     else:
         message = f"the content of {new.version} differs from the locked content"
-        yield _build_row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
+        yield build_update_row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
         return
-    yield _build_row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
+    yield build_update_row(
+        old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive))
+    )
 
 
-def _build_permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+def build_permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
+    """Report other permissions."""
     for name in ("network", "filesystem", "exec"):
         before, after = getattr(old.policy, name), getattr(new.policy, name)
         if before != after:
@@ -320,25 +329,26 @@ def _build_permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
             message = (
                 f"the update requests {'more' if wider else 'fewer'} permissions: {name} {after} instead of {before}"
             )
-            yield _build_row(old, "permission_changes", "review" if wider else "info", message, (before, after))
+            yield build_update_row(old, "permission_changes", "review" if wider else "info", message, (before, after))
 
 
 def _build_surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle) -> Iterator[Row]:
     if approved is None or staged.surface is None:
         why = "the locked version has no approved tools" if approved is None else staged.surface_problem
-        yield _build_row(old, "surface_unknown", "review", f"the new tools cannot be compared: {why}")
+        yield build_update_row(old, "surface_unknown", "review", f"the new tools cannot be compared: {why}")
         return
     before, after = compute_api_surface(approved), compute_api_surface(staged.surface)
     if before != after:
-        yield _build_row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
+        yield build_update_row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
     for change in compare(approved, staged.surface):
         row = build_change_row(change)
         yield replace(row, entity=f"{old.tool}: {row.entity}")
 
 
-def _build_row(
+def build_update_row(
     pin: BundlePin, code: str, severity: str, message: str, before_after: tuple[str, str] | None = None
 ) -> Row:
+    """Build a row about an installed bundle."""
     before, after = before_after or (None, None)
     return Row(
         code=code,

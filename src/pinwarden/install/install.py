@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.bundle.acceptance import ACCEPT, REJECT, Rejection, provenance_to_json, rejection_from_error
+from pinwarden.bundle.acceptance import rejection_from_error
+from pinwarden.bundle.bundle_documents import SKILLS_RUNTIME
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.command_line import PROGRAM
 from pinwarden.clients.files import install_entry
 from pinwarden.clients.table import GENERIC_CLIENT
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row
+from pinwarden.core.report import Report
 from pinwarden.install.bundle_download import download_bundle
 from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest
+from pinwarden.install.install_report import build_acceptance_facts, build_refusal_report, list_check_notes
 from pinwarden.install.staging import HERE, StagedBundle, build_bundle_pin, stage_bundle
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
@@ -39,11 +41,6 @@ from pinwarden.project.project import Policies, Project
 if TYPE_CHECKING:
     from pinwarden.install.registry_log import LogFollower
     from pinwarden.install.sources import BundleSource
-
-LITERAL_NOTE = (
-    "--literal skips checks, for example that the pointer is fresh, that attesters have the required roles, and that "
-    "the pointer names this manifest"
-)
 
 
 class InstallTarget(Record):
@@ -80,10 +77,16 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     5. Scan the surface. Warnings stop the install, unless they are approved.
     6. Write the lock entries and the approved surface.
     7. Write the clients' configuration files.
+
+    Steps 2 to 7 are for servers; ``skill_install.py`` has those for skills.
     """
     decision = download_bundle(request, context.source, context.follower)
     if decision.accepted is None:
         return build_refusal_report(request, decision)
+    if decision.accepted.documents.descriptor.runtime == SKILLS_RUNTIME:
+        from pinwarden.install.skill_install import install_skills
+
+        return install_skills(request, context, decision)
     candidate: ApprovalCandidate | None = None
     try:
         config_files = _find_config_files(context)
@@ -235,7 +238,7 @@ def _build_install_report(
     pin, accepted = staged.pin, decision.accepted
     if accepted is None:
         raise TypeError("the decision has no accepted bundle")
-    notes = list(_list_notes(request, decision))
+    notes = list(list_check_notes(request, decision))
     if staged.surface is None:
         notes.append(
             f"tools not recorded: {staged.surface_problem}; "
@@ -245,7 +248,6 @@ def _build_install_report(
         notes.append(
             "the registry recorded the approved tools; repeat with --allow-execute to start the server and compare them"
         )
-    position = accepted.log_position
     return Report(
         command="install",
         subject=pin.tool,
@@ -253,63 +255,11 @@ def _build_install_report(
         exit_code=EXIT_CLEAN,
         notes=tuple(notes),
         facts={
-            "result": ACCEPT,
-            "provenance": provenance_to_json(accepted.provenance),
-            "plan": [check.to_json() for check in decision.checks],
-            "literal": request.literal,
-            "version": pin.version,
-            "registry": pin.registry,
-            "content_hash": str(pin.archive),
+            **build_acceptance_facts(request, decision, accepted, pin),
             "api_surface": staged.api_surface_hash,
             "surface": str(staged.surface.digest) if staged.surface else None,
             "surface_from": pin.surface_from,
-            "policy": {
-                "network": pin.policy.network,
-                "filesystem": pin.policy.filesystem,
-                "exec": pin.policy.exec,
-            },
-            "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
             "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
             "configs": config_changes,
         },
     )
-
-
-def build_refusal_report(request: InstallRequest, decision: InstallDecision, warnings: Sequence[Row] = ()) -> Report:
-    """Build the report of a refused install: code, problem, reason and fix of the refusal, then the scan warnings."""
-    refusal = decision.refusal
-    if refusal is None:
-        raise TypeError("the decision has no refusal")
-    row = Row(
-        code=refusal.code,
-        severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
-        entity="bundle",
-        name=request.tool,
-        path="",
-        message=refusal.what,
-    )
-    return Report(
-        command="install",
-        subject=request.tool,
-        summary=f"REJECT {refusal.code}: {refusal.fix}",
-        exit_code=decision.exit_code,
-        rows=(row, *warnings),
-        notes=_list_notes(request, decision),
-        facts={
-            "result": REJECT,
-            "error": refusal_to_json(refusal),
-            "plan": [check.to_json() for check in decision.checks],
-            "literal": request.literal,
-        },
-        rule_texts={refusal.code: refusal.fix},
-    )
-
-
-def refusal_to_json(refusal: Rejection) -> dict[str, Any]:
-    """Return a refusal as a member of the JSON output."""
-    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
-
-
-def _list_notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
-    lines = tuple(str(check) for check in decision.checks)
-    return (*lines, LITERAL_NOTE) if request.literal else lines

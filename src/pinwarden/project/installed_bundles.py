@@ -95,21 +95,20 @@ def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
 
 def check_yanked_bundles(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
     """Return one row for each yanked bundle in the lock. Unreadable logs are skipped; ``update`` reports them."""
+    pins = {entry.name: pin for entry in entries if (pin := find_bundle_pin(entry)) is not None}
+    yield from check_yanked_pins(project, pins.values(), "server")
+
+
+def check_yanked_pins(project: Project, pins: Iterable[BundlePin], entity: str) -> Iterator[Row]:
+    """Return one row for each bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
     trust = trust_path(project.home, project.variables)
-    reported: set[str] = set()
-    for entry in entries:
-        pin = find_bundle_pin(entry)
-        if pin is None or entry.name in reported:
-            continue
+    for pin in pins:
         try:
             reason = find_yank_reason(pin, trust)
         except PinwardenError:
             continue
         if reason is not None:
-            reported.add(entry.name)
-            yield Row(
-                code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=reason
-            )
+            yield Row(code="version_yanked", severity="warning", entity=entity, name=pin.tool, path="", message=reason)
 
 
 def _resolve_rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -18,7 +18,6 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import SkillsPin
 from pinwarden.lock.lockfile import put_skills_pin, read_skills_pin, refuse_if_tampered, verify, verify_files
 from pinwarden.skills.skill import FoundSkill, Skill
-from pinwarden.skills.skill_drift import build_skill_row, compare_group, group_places
 from pinwarden.skills.skill_folders import (
     SkillRoots,
     find_project_skills,
@@ -26,7 +25,6 @@ from pinwarden.skills.skill_folders import (
     has_project_skills,
     has_user_skills,
 )
-from pinwarden.skills.skill_scan import scan_skill
 from pinwarden.skills.skills_file import (
     LockedSkill,
     SkillsLock,
@@ -118,6 +116,12 @@ def parse_pinned_skills(lock: Lock, files: dict[str, bytes]) -> SkillsLock:
     return NO_SKILLS if pin is None else parse_skills(files[pin.path])
 
 
+def find_bundle_names(project: Project) -> frozenset[str]:
+    """Return the names of the bundles whose skills are locked."""
+    lock = read_skills_lock(project) or NO_SKILLS
+    return frozenset(str(locked.bundle["tool"]) for locked in lock.skills if locked.bundle is not None)
+
+
 def review_skills(project: Project) -> tuple[SkillReview, ...]:
     """Return every skill of this scope that is not as approved, sorted by name."""
     lock = read_skills_lock(project) or NO_SKILLS
@@ -160,6 +164,8 @@ def write_skills(project: Project, change: Callable[[SkillsLock], SkillsLock], n
 
 def build_scan_rows(skill: Skill, place: str, approved: Skill | None = None) -> tuple[Row, ...]:
     """Return what the scan finds in a skill, without what it finds in the approved version too."""
+    from pinwarden.skills.skill_scan import scan_skill  # loads the classifier
+
     known = {(one.code, one.path, one.excerpt) for one in scan_skill(approved)} if approved is not None else set()
     return tuple(
         Row(
@@ -179,6 +185,8 @@ def build_scan_rows(skill: Skill, place: str, approved: Skill | None = None) -> 
 
 def _review_present(project: Project, lock: SkillsLock, found: Sequence[FoundSkill]) -> Iterator[SkillReview]:
     """Yield what is not as approved. One skill in several folders is one decision."""
+    from pinwarden.skills.skill_drift import build_skill_row, compare_group, group_places  # loads the rules of drift
+
     for group in group_places(lock, found):
         first, locked = group[0], lock.find_at(group[0].place)
         is_known = any(other.skill == first.skill for other in ([locked] if locked is not None else lock.skills))
@@ -204,6 +212,8 @@ def _review_present(project: Project, lock: SkillsLock, found: Sequence[FoundSki
 
 
 def _review_gone(project: Project, lock: SkillsLock, found: Iterable[FoundSkill]) -> Iterator[SkillReview]:
+    from pinwarden.skills.skill_drift import build_skill_row
+
     present = {one.place for one in found}
     for locked in lock.skills:
         gone = tuple(place for place in locked.places if place not in present)

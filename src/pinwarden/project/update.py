@@ -115,6 +115,12 @@ def update(project: Project, request: UpdateRequest, policies: Policies, lock_op
     return _report_written(report, proposal, lock_store.read(project.lock), failures, writer.warnings)
 
 
+def build_empty_report(project: Project) -> Report:
+    """Return the report of an update that is about no server."""
+    facts = {"updates": [], "renewals": [], "written": False, "changes": [], "unchecked": []}
+    return Report(command="update", subject=project.lock.name, summary="", exit_code=EXIT_CLEAN, facts=facts)
+
+
 class _Proposal(Record):
     """The changes that an update would write."""
 

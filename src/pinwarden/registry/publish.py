@@ -13,7 +13,7 @@ from pinwarden.bundle import attestation as attestation_document
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import FileContents, check_archive
-from pinwarden.bundle.bundle_documents import BundleDescriptor, BundleLimits, Manifest
+from pinwarden.bundle.bundle_documents import SKILLS_RUNTIME, BundleDescriptor, BundleLimits, Manifest
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, encode_document, read_json
 from pinwarden.core.digest import Digest, blob_cid, document_cid
@@ -212,6 +212,15 @@ def examine_bundle(
     limits = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
     contents = check_archive(descriptor, manifest, archive, limits)
     content_hash, readme = Digest.of_bytes(archive), find_readme(contents)
+    if descriptor.runtime == SKILLS_RUNTIME:
+        return ExaminedBundle(
+            content_hash=content_hash,
+            api_surface=None,
+            surface_cid=None,
+            surface=None,
+            problem="it has skills, and no server",
+            readme=readme,
+        )
     try:
         surface = _probe_surface(registry.probing, descriptor, manifest, contents)
         api_surface = str(compute_api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))

@@ -5,7 +5,6 @@ The seal of the lock next to it has its digest (`lock/lockfile.py`), so that sig
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -88,6 +87,8 @@ def _sorted(skills: Iterable[LockedSkill]) -> SkillsLock:
 
 def encode_skills(lock: SkillsLock) -> bytes:
     """Return the file. The text of files is a list of lines, so that a review shows which lines change."""
+    import json
+
     document = {"format": FORMAT, "skills": [_skill_to_json(locked) for locked in lock.skills]}
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode()
 

@@ -30,7 +30,15 @@ _TRUST_HELP = "file with trusted keys and their roles"
 
 
 def _configure_bundle_pack(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="the server's folder, with its server.json")
+    parser.add_argument(
+        "folder", metavar="DIR", help="the server's folder, with its server.json, or a folder of skills"
+    )
+    parser.add_argument(
+        "--skills",
+        metavar="NAME",
+        help="pack a skill, or a folder of several, as a bundle with this name; needs --version",
+    )
+    parser.add_argument("--version", metavar="VERSION", help="version of a bundle of skills")
     parser.add_argument(
         "--output", "-o", default=".", metavar="DIR", help="folder for the three files (default: current folder)"
     )
@@ -48,23 +56,28 @@ def bundle_pack(args: Namespace) -> int:
     """Pack a server's folder into a bundle: NAME-VERSION.car, with .manifest.json and .descriptor.json next to it.
 
     The folder needs a server.json with name, version, runtime and entry; description, author, license, display_name and
-    security.policy are optional. The same folder gives the same bytes on every machine: the archive has no times,
-    owners or links.
+    security.policy are optional. With --skills it has a SKILL.md instead, or folders that have one. The same folder
+    gives the same bytes on every machine: the archive has no times, owners or links.
 
     Examples:
       pinwarden bundle pack notes --output dist
+      pinwarden bundle pack .claude/skills/pdf --skills acme.pdf --version 1.0.0
     """
     from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
-    from pinwarden.bundle.pack import PackOptions, pack
+    from pinwarden.bundle.pack import PackOptions, SkillsIdentity, pack
+    from pinwarden.registry.names import check_version
 
     if args.compress and args.archive == "car":
         raise PinwardenError("USAGE", "a CAR archive cannot be compressed", hint="Add --archive tar+zstd.")
+    if bool(args.skills) != bool(args.version):
+        raise PinwardenError("USAGE", "--skills and --version are used together", hint="A server's are in server.json.")
     options = PackOptions(
         folder=Path(args.folder),
         output=Path(args.output),
         media_type=CAR_MEDIA_TYPE if args.archive == "car" else TAR_ZSTD_MEDIA_TYPE,
         permissions={name: getattr(args, name) for name in _PERMISSIONS if getattr(args, name) is not None},
         compress=args.compress,
+        skills=SkillsIdentity(name=args.skills, version=check_version(args.version)) if args.skills else None,
     )
     return emit(pack(options), args.format)
 

@@ -30,7 +30,7 @@ from pinwarden.cli.project_arguments import (
 )
 from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.cli.undo import add_undo_argument, undo
-from pinwarden.core.errors import EXIT_CLEAN
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
@@ -146,14 +146,23 @@ def _configure_remove(parser: ArgumentParser) -> None:
 def remove(args: Namespace) -> int:
     """Remove a server from the lock and from the configurations of the clients it was locked for.
 
+    The name of a skill, or of a bundle of skills, removes it from the lock. Folders that were installed from a bundle
+    are removed too, if they are as they were installed.
+
     Examples:
       pinwarden remove notes --keep-config
       pinwarden remove notes
     """
+    from pinwarden.install.skill_removal import find_locked_skills, remove_skills
     from pinwarden.project.client_install import remove_server
     from pinwarden.system.clock import now
 
-    report = remove_server(project_from(args), args.server, args.client, now(), keep_config=args.keep_config)
+    project = project_from(args)
+    if find_locked_skills(project, args.server):
+        if args.client:
+            raise PinwardenError("USAGE", f"{args.server[:120]!a} is a skill, which is removed for all clients")
+        return emit(remove_skills(project, args.server, now(), keep_folders=args.keep_config), args.format)
+    report = remove_server(project, args.server, args.client, now(), keep_config=args.keep_config)
     return emit(report, args.format)
 
 
@@ -211,18 +220,23 @@ def update(args: Namespace) -> int:
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.scopes import report_in_scopes
-    from pinwarden.project.update import UpdateRequest, update
+    from pinwarden.project.skills import find_bundle_names
+    from pinwarden.project.update import UpdateRequest, build_empty_report, update
 
     lock_options = _build_lock_options(args, CONFIRMED_WITH_YES, approves=args.yes)
 
     def update_in(project: Project, names: tuple[str, ...]) -> Report:
+        skills = find_bundle_names(project)
+        servers = tuple(name for name in names if name not in skills)
+        if names and not servers:
+            return _update_bundles(args, project, names, lock_options, build_empty_report(project))
         if is_guided(args):
             guided = _update_with_questions(args, project, names)
             if guided is not None:
                 return guided
         downloads = DownloadOptions(offline=args.offline, allow_private=args.allow_private)
         with open_fetch_context(downloads, project, "looking up releases") as context:
-            request = UpdateRequest(names=names, confirmed=args.yes, fetch_context=context)
+            request = UpdateRequest(names=servers, confirmed=args.yes, fetch_context=context)
             report = update(project, request, load_policies(project), lock_options)
             return _update_bundles(args, project, names, lock_options, report)
 
@@ -347,11 +361,13 @@ def _update_bundles(
     args: Namespace, project: Project, names: tuple[str, ...], lock_options: LockOptions, report: Report
 ) -> Report:
     """Add the updates of installed bundles to the report, if the lock has bundles. ``--yes`` writes them."""
+    from pinwarden.install.skill_update import merge_skill_updates, update_skills
     from pinwarden.lock import lock_store
     from pinwarden.project.run import is_bundle
+    from pinwarden.project.skills import find_bundle_names
 
-    locked = lock_store.read(project.lock)
-    if locked is None or not any(is_bundle(entry) for entry in locked.entries):
+    locked, skills = lock_store.read(project.lock), find_bundle_names(project)
+    if not skills and (locked is None or not any(is_bundle(entry) for entry in locked.entries)):
         return report
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
@@ -384,4 +400,5 @@ def _update_bundles(
             literal=args.literal,
             on_drift=args.on_drift,
         )
-        return merge_reports(report, update_bundles(names, context), context)
+        report = merge_reports(report, update_bundles(names, context), context)
+        return merge_skill_updates(report, update_skills(names, context), context)
