@@ -197,7 +197,7 @@ def test_attack_a_replayed_channel_move_is_refused(world: World) -> None:
     """The publisher went back to 1.0.0 once. That request cannot be replayed to restore the old version."""
     world.publish(bundle(version="1.0.0"))
     world.publish(bundle(version="1.1.0"))
-    body = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
+    body = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable", "allow_older": True}
     request = encode_document({"statement": world.statement(POINT, body)})
     caller = authenticate(world.registry, world.token, "change")
     assert apply_change(world.registry, caller, request).changed
@@ -211,9 +211,8 @@ def test_attack_a_request_that_changed_nothing_cannot_be_replayed_later(world: W
     old = bundle(version="1.0.0")
     world.publish(old)
     caller = authenticate(world.registry, world.token, "change")
-    move = encode_document(
-        {"statement": world.statement(POINT, {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"})}
-    )
+    body = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable", "allow_older": True}
+    move = encode_document({"statement": world.statement(POINT, body)})
     again = world.request(old)
     for _ in range(2):  # an answer may be lost
         assert not apply_change(world.registry, caller, move).changed

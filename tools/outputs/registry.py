@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pinwarden.registry import operator_documents
 from pinwarden.registry import registry_documents as registry_version
 from pinwarden.registry.store import publishers
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, output
@@ -43,6 +44,7 @@ def published_version() -> Schema:
             "published_by": DID,
             "log_index": COUNT,
             "yanked": or_null(TEXT),
+            "taken_down": or_null(TEXT),
             "attestations": array(DOCUMENT_CID),
         }
     )
@@ -115,10 +117,79 @@ def log_verify() -> Schema:
 
 
 def log_monitor() -> Schema:
+    return output("log monitor", exactly({**log_entries(), "new": COUNT}))
+
+
+def log_show() -> Schema:
+    return output("log show", exactly(log_entries()))
+
+
+def log_entries() -> dict[str, Schema]:
     cids = dict.fromkeys(("prev_root_cid", "new_root_cid", "descriptor_cid"), or_null(DOCUMENT_CID))
     texts = dict.fromkeys(("tool", "channel", "reason"), TEXT)
     event = exactly({"seq": COUNT, **texts, **cids, "issued_at_utc": MOMENT})
-    return output("log monitor", exactly({**log_members(), "new": COUNT, "events": array(event)}))
+    return {**log_members(), "events": array(event), "actions": array(operator_action())}
+
+
+def operator_action() -> Schema:
+    texts = dict.fromkeys(("name", "version", "channel", "reason"), TEXT)
+    lists = dict.fromkeys(("old_key_ids", "require_signers"), array(TEXT))
+    details = {
+        **dict.fromkeys(("root_cid", "new_key_id", "due_at_utc", "objected_by"), TEXT),
+        **lists,
+        "min_attestations": COUNT,
+        "require_verifier_attestation": TRUTH,
+    }
+    return exactly(
+        {
+            "seq": COUNT,
+            "action": one_of(operator_documents.ACTIONS),
+            **texts,
+            "details": exactly({}, details),
+            "issued_at_utc": MOMENT,
+        }
+    )
+
+
+def registry_takedown() -> Schema:
+    members = {"changed": TRUTH, "action": or_null(operator_action()), "pointers": COUNT}
+    return output("registry takedown", exactly(members))
+
+
+def registry_transfer() -> Schema:
+    return output("registry transfer", exactly({"action": operator_action()}))
+
+
+def registry_recover() -> Schema:
+    texts = {"namespace": TEXT, "new_key_id": DID, "due_at_utc": MOMENT, "index": COUNT}
+    return output("registry recover", exactly({}, {"action": operator_action(), "waiting": array(exactly(texts))}))
+
+
+def witness_cosign() -> Schema:
+    texts = dict.fromkeys(("log_id", "witness", "cosignature"), TEXT)
+    return output("witness cosign", exactly({**texts, "previous_size": COUNT, "size": COUNT, "submitted": TRUTH}))
+
+
+def registry_backup() -> Schema:
+    counts = dict.fromkeys(("log_size", "archives", "copied", "removed"), COUNT)
+    return output("registry backup", exactly({"snapshot": FULL_TEXT, **counts, "has_key": TRUTH}))
+
+
+def registry_restore() -> Schema:
+    return output("registry restore", exactly({"log_id": TEXT, "key_id": DID, "log_size": COUNT, "archives": COUNT}))
+
+
+def registry_require() -> Schema:
+    row = {
+        "name": TEXT,
+        "channel": TEXT,
+        "index": COUNT,
+        "min_attestations": COUNT,
+        "require_signers": array(DID),
+        "require_verifier_attestation": TRUTH,
+    }
+    members = {"action": operator_action(), "pointers": COUNT, "requirements": array(exactly(row))}
+    return output("registry require", exactly({}, members))
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
@@ -133,6 +204,15 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "registry yank": registry_change("registry yank"),
     "registry attest": registry_attest,
     "registry keys": registry_change("registry keys"),
+    "registry object": registry_change("registry object"),
+    "registry takedown": registry_takedown,
+    "registry transfer": registry_transfer,
+    "registry recover": registry_recover,
+    "registry require": registry_require,
+    "registry backup": registry_backup,
+    "witness cosign": witness_cosign,
+    "registry restore": registry_restore,
     "log verify": log_verify,
+    "log show": log_show,
     "log monitor": log_monitor,
 }

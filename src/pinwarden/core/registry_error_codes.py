@@ -259,6 +259,12 @@ REGISTRY_CODES = (
         "registry in another folder with a new key.",
     ),
     ErrorCode(
+        "BACKUP_INVALID",
+        EXIT_UNCHECKED,
+        "The backup of a registry is damaged or incomplete, or the storage to restore it into is not empty.",
+        "Restore another snapshot of the backup into an empty folder: pinwarden registry restore BACKUP --data DIR",
+    ),
+    ErrorCode(
         "PUBLISHER_UNKNOWN",
         EXIT_REFUSED,
         "The request has no token, or its token is unknown, expired or revoked.",
@@ -287,6 +293,24 @@ REGISTRY_CODES = (
         EXIT_REFUSED,
         "The publisher yanked this version, so no channel can point to it.",
         "Choose another version. Only the publisher can undo the yank.",
+    ),
+    ErrorCode(
+        "VERSION_TAKEN_DOWN",
+        EXIT_REFUSED,
+        "The registry's operator took down this version or its bundle. The registry's log has the reason.",
+        "Stop using the version, and choose another one. Only the operator of the registry can undo a takedown.",
+    ),
+    ErrorCode(
+        "RECOVERY_WAITING",
+        EXIT_REFUSED,
+        "The recovery of the namespace waits, so that its members can see it and object.",
+        "Repeat the command when the waiting period has passed: pinwarden registry recover list",
+    ),
+    ErrorCode(
+        "RECOVERY_UNKNOWN",
+        EXIT_REFUSED,
+        "No recovery of this namespace is waiting.",
+        "List the recoveries that wait: pinwarden registry recover list",
     ),
     ErrorCode(
         "REQUEST_STALE",

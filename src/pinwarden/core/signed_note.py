@@ -295,5 +295,12 @@ def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Co
     return tuple(cosignatures.values())
 
 
+def cosign(note: Note, name: str, signer: Signer, time: int) -> NoteSignature:
+    """Return the cosignature of a witness on a checkpoint (cosignature/v1). ``time`` is in seconds since 1970."""
+    key_id = WitnessKey(name=name, key=signer.public_key).key_id
+    signature = time.to_bytes(8, "big") + signer.sign(_build_cosigned_message(note, time))
+    return NoteSignature(name=name, key_id=key_id, signature=signature)
+
+
 def _build_cosigned_message(note: Note, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{note.text}".encode()

@@ -23,7 +23,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
-from pinwarden.project.installed_bundles import find_yank_reason
+from pinwarden.project.installed_bundles import find_operator_actions, find_yank_reason
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
 from pinwarden.project.update import NOTHING_CHANGED
 from pinwarden.surface import surface as surface_document
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 BLOCK, WARN = "block", "warn"
 _PERMISSION_ORDER = {"deny": 0, "read_only": 1, "read_write": 2, "allow": 2}
-_REVOKED = "key_revoked"
+_REVOKED, _TAKEN_DOWN = "key_revoked", "version_taken_down"
+_ABOUT_OLD_VERSION = (_REVOKED, _TAKEN_DOWN)  # reasons to leave the locked version, not to keep it
 
 
 class UpdateContext(Record):
@@ -256,7 +257,8 @@ def _read_approved_surface(entry: Entry, lock_files: dict[str, bytes]) -> Surfac
 
 def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
     return on_drift == BLOCK and (
-        _has_open_warnings(update) or any(row.severity == "critical" and row.code != _REVOKED for row in update.rows)
+        _has_open_warnings(update)
+        or any(row.severity == "critical" and row.code not in _ABOUT_OLD_VERSION for row in update.rows)
     )
 
 
@@ -289,10 +291,12 @@ def build_revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
 
 
 def build_yanked_rows(pin: BundlePin, trust_path: Path) -> Iterator[Row]:
-    """Report a locked version that was yanked, according to the saved log state."""
+    """Report a locked version that was yanked or taken down, according to the saved log state."""
     why = find_yank_reason(pin, trust_path)
     if why is not None:
         yield build_update_row(pin, "version_yanked", "review", why)
+    for code, message in find_operator_actions(pin, trust_path):
+        yield build_update_row(pin, code, "critical" if code == _TAKEN_DOWN else "review", message)
 
 
 def build_registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:

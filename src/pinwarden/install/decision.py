@@ -35,6 +35,7 @@ from pinwarden.registry.log_verification import (
     LogState,
     PointerTarget,
     VerifiedHead,
+    check_not_taken_down,
     check_not_yanked,
     check_pointer_is_latest,
 )
@@ -164,6 +165,7 @@ class InstallChecks:
         ``proved_index`` is the index from the pointer's inclusion proof, or None if the source has no proofs.
         """
         with self.fail_check_on_error(LOG_CHECK):
+            check_not_taken_down(pointer.tool, version, state)
             index = check_pointer_is_latest(pointer, state, proved_index)
             check_not_yanked(pointer, version, state)
         position = LogPosition(

@@ -21,8 +21,9 @@ from pinwarden.registry.log_client import (
     load_log_state,
     save_log_state,
 )
-from pinwarden.registry.log_verification import LogState, check_head_age, describe_yank
+from pinwarden.registry.log_verification import LogState, build_takedown_error, check_head_age, describe_yank
 from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.operator_documents import TAKEDOWN, OperatorAction, find_takedown
 from pinwarden.registry.registry_documents import RegistryIdentity
 
 if TYPE_CHECKING:
@@ -139,10 +140,16 @@ def _explain_removal(
     err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
 ) -> PinwardenError:
     """Return the error with the reason why the pointer was removed: a yanked version, or the reason in the log."""
+    takedown = find_takedown(followed.state.actions, tool, "")
+    if takedown is not None:
+        return build_takedown_error(takedown)
     removal = followed.state.find_pointer(tool, channel)
     if removal is None or removal.root_cid is not None:
         return err
     event = fetch_event(log, followed, removal.seq)
+    taken_down = _find_removing_takedown(followed, tool, event.prev_root_cid)
+    if taken_down is not None:
+        return build_takedown_error(taken_down)
     for (name, mark), pointer in followed.state.pointers.items():
         version = mark.removeprefix(YANKED_PREFIX)
         if (
@@ -154,6 +161,14 @@ def _explain_removal(
             return _build_yanked_error(log, followed, tool, version, pointer)
     message = f"{err.message}: event {removal.seq} of its log removed the pointer at {event.issued_at_utc}"
     return PinwardenError(err.code, f"{message}: {event.reason[:_MAX_REASON]}", hint=err.hint, data=err.data)
+
+
+def _find_removing_takedown(followed: FollowedLog, tool: str, root_cid: str | None) -> OperatorAction | None:
+    """Return the takedown in force of the version to which a removed pointer pointed."""
+    for action in followed.state.actions.values():
+        if (action.action, action.name, action.details.get("root_cid")) == (TAKEDOWN, tool, root_cid):
+            return action
+    return None
 
 
 def _build_yanked_error(

@@ -17,6 +17,7 @@ from pinwarden.core.text import show_invisible
 from pinwarden.project.writable_folders import check_writable_folders
 from pinwarden.registry.log_client import load_log_state
 from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.operator_documents import describe_takedown, find_ownership_change, find_takedown
 from pinwarden.system.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -93,20 +94,43 @@ def find_yank_reason(pin: BundlePin, trust: Path) -> str | None:
     return None
 
 
+def find_operator_actions(pin: BundlePin, trust: Path) -> list[tuple[str, str]]:
+    """Return the kind and message of what the registry's operator did to a locked bundle, as far as its log is known.
+
+    That is a takedown, and a new or announced owner of the namespace since the version was locked.
+    """
+    found: list[tuple[str, str]] = []
+    for root in load_trust(trust).registries if pin.log_id is not None else ():
+        state = load_log_state(log_state_path(trust, root.log)) if root.log.name == pin.log_id else None
+        if state is None:
+            continue
+        takedown = find_takedown(state.actions, pin.tool, pin.version)
+        if takedown is not None:
+            found.append(("version_taken_down", _shorten(describe_takedown(takedown))))
+        owner = find_ownership_change(state.actions, pin.tool)
+        if owner is not None and pin.log_index is not None and owner.seq > pin.log_index:
+            message = f"{owner.action} of {owner.name} at {owner.issued_at_utc}: {owner.reason} (event {owner.seq})"
+            found.append(("namespace_owner_changed", _shorten(message)))
+    return found
+
+
 def check_yanked_bundles(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
-    """Return one row for each yanked bundle in the lock. Unreadable logs are skipped; ``update`` reports them."""
+    """Return rows for bundles in the lock that were yanked or taken down, or whose namespace got another owner."""
     pins = {entry.name: pin for entry in entries if (pin := find_bundle_pin(entry)) is not None}
     yield from check_yanked_pins(project, pins.values(), "server")
 
 
 def check_yanked_pins(project: Project, pins: Iterable[BundlePin], entity: str) -> Iterator[Row]:
-    """Return one row for each bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
+    """Return rows for bundles that were yanked or taken down. Unreadable logs are skipped; ``update`` reports them."""
     trust = trust_path(project.home, project.variables)
     for pin in pins:
         try:
-            reason = find_yank_reason(pin, trust)
+            reason, actions = find_yank_reason(pin, trust), find_operator_actions(pin, trust)
         except PinwardenError:
             continue
+        for code, message in actions:
+            severity = YANK_KINDS[code].severity
+            yield Row(code=code, severity=severity, entity=entity, name=pin.tool, path="", message=message)
         if reason is not None:
             yield Row(code="version_yanked", severity="warning", entity=entity, name=pin.tool, path="", message=reason)
 
@@ -145,7 +169,25 @@ def _refuse_home(project: Project, folders: tuple[str, ...]) -> None:
             )
 
 
+def _shorten(message: str) -> str:
+    return show_invisible(" ".join(message[:_MAX_MESSAGE].split()))
+
+
 YANK_KINDS: FindingKinds = build_kind_table(
-    warning=(("version_yanked", "The publisher yanked the locked version; its registry's log says why."),)
+    critical=(
+        (
+            "version_taken_down",
+            "The registry's operator took down the locked version or its bundle; the registry's log says why.",
+        ),
+    ),
+    warning=(
+        ("version_yanked", "The publisher yanked the locked version; its registry's log says why."),
+        (
+            "namespace_owner_changed",
+            "The namespace of the locked bundle was given to another key, or a recovery of it was announced, since the "
+            "version was locked.",
+        ),
+    ),
 )
+_MAX_MESSAGE = 500
 _MAX_REASON = 200

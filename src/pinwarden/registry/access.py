@@ -12,6 +12,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, plural
 from pinwarden.registry import registry_documents as statement_document
 from pinwarden.registry.names import check_namespace
+from pinwarden.registry.namespace_names import find_namespace_warning
 from pinwarden.registry.registry import Registry, generate_row_id, to_milliseconds
 from pinwarden.registry.registry_documents import PublisherStatement
 from pinwarden.registry.store import publishers
@@ -21,6 +22,7 @@ from pinwarden.system.database import ConflictError, Transaction
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - lets secret scanners recognise a token
 _HOUR = 3_600_000
 _TOKENS_LOCK = "registry tokens"
+_NAMESPACES_LOCK = "registry namespaces"
 _MAX_DAYS = 3650
 
 
@@ -147,7 +149,8 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
     check_namespace(name)
     key = PublicKey.parse(owner)
     try:
-        with registry.database.transaction() as transaction:
+        with registry.database.transaction(exclusive=_NAMESPACES_LOCK) as transaction:
+            warning = find_namespace_warning(transaction, name)
             publishers.add_namespace(transaction, name, key.did, registry.now())
     except ConflictError as err:
         raise PinwardenError(
@@ -156,7 +159,8 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
             hint="Its owners can change its keys with pinwarden registry keys.",
         ) from err
     facts = {"namespaces": [_namespace_to_json(registry, name)]}
-    return _build_report("registry namespace", name, f"{name} belongs to {key.did}", facts)
+    report = _build_report("registry namespace", name, f"{name} belongs to {key.did}", facts)
+    return report if warning is None else replace(report, notes=(f"warning: {warning}",))
 
 
 def list_namespaces(registry: Registry) -> Report:

@@ -57,7 +57,7 @@ class FolderArchiveStore(ArchiveStore):
     """Stores archives in a folder. Several processes may share it, because files are written atomically."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def has(self, cid: str) -> bool:
         """Whether the folder has the file of this archive."""
@@ -80,4 +80,4 @@ class FolderArchiveStore(ArchiveStore):
 
     def _get_path(self, cid: str) -> Path:
         text = str(Cid.parse(cid))
-        return self._folder / text[-2:] / text
+        return self.folder / text[-2:] / text

@@ -12,6 +12,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
 from pinwarden.core.signed_note import Note, WitnessKey, verify_cosignatures
+from pinwarden.core.versions import refuse_older
 from pinwarden.registry.access import Caller, authorize_namespace, mark_statement_used, record_success, verify_statement
 from pinwarden.registry.checkpoint_file import open_append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
@@ -23,11 +24,21 @@ from pinwarden.registry.names import (
     is_in_namespace,
 )
 from pinwarden.registry.names import check_namespace as check_namespace_name
+from pinwarden.registry.ownership import object_to_recovery
 from pinwarden.registry.publish import verify_attestation
 from pinwarden.registry.registry import Registry
-from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK, PublishedVersion, PublisherStatement
+from pinwarden.registry.registry_documents import (
+    KEYS,
+    OBJECT,
+    POINT,
+    UNYANK,
+    YANK,
+    PublishedVersion,
+    PublisherStatement,
+)
 from pinwarden.registry.search import update_package
 from pinwarden.registry.store import pointer_log, publications, publishers
+from pinwarden.registry.takedowns import refuse_taken_down
 from pinwarden.system.database import Transaction
 
 _MAX_REASON = 500
@@ -65,9 +76,12 @@ def _move_channel(
     subject = f"{version.tool} {channel} {version.version}"
     if version.yanked is not None:
         raise PinwardenError("VERSION_YANKED", f"{version.tool} {version.version} was yanked: {version.yanked}")
+    refuse_taken_down(transaction, version.tool, version.version)
     present = publications.find_channel(transaction, version.tool, channel)
     if present is not None and present.version == version.version:
         return ChangeResult(subject=subject, changed=False)
+    if not statement.reader.boolean("allow_older", default=False):
+        refuse_older(version.tool, version.version, channel, present.version if present is not None else None)
     change = PointerChange(tool=version.tool, channel=channel, version=version, reason=_read_reason(statement, "point"))
     append_pointer_changes(transaction, registry, [change])
     return ChangeResult(subject=subject, changed=True)
@@ -150,11 +164,24 @@ def _change_keys(
     return ChangeResult(subject=namespace, changed=True)
 
 
+def _object(
+    transaction: Transaction, registry: Registry, caller: Caller, statement: PublisherStatement
+) -> ChangeResult:
+    """End the recovery of a namespace, for a member. Every key of the namespace may object."""
+    namespace = check_namespace_name(statement.reader.text("namespace"))
+    authorize_namespace(transaction, caller, statement, namespace)
+    logged = object_to_recovery(
+        transaction, registry, namespace, statement.key_id, _read_reason(statement, "a member objects")
+    )
+    return ChangeResult(subject=f"{namespace}, event {logged.seq} of the log", changed=True)
+
+
 _ACTIONS: dict[str, Callable[[Transaction, Registry, Caller, PublisherStatement], ChangeResult]] = {
     POINT: _move_channel,
     YANK: _yank,
     UNYANK: _unyank,
     KEYS: _change_keys,
+    OBJECT: _object,
 }
 
 
@@ -207,7 +234,7 @@ def add_cosignatures(registry: Registry, data: bytes) -> int:
 
     ``data`` is the complete checkpoint note, with the signature lines of the witnesses.
     """
-    witnesses = [WitnessKey.parse(text) for text in registry.witnesses]
+    witnesses = [WitnessKey.parse(text.partition("@http")[0]) for text in registry.witnesses]
     note = Note.parse(data)
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         head = pointer_log.load_head(transaction)

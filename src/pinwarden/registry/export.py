@@ -15,7 +15,7 @@ from pinwarden.registry.official_api import build_server_entry, choose_latest_ve
 from pinwarden.registry.read_api import find_file_in
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
-from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.store import operators, pointer_log, publications
 from pinwarden.system.database import Transaction
 
 
@@ -80,6 +80,9 @@ def _list_version_paths(version: PublishedVersion) -> Iterator[str]:
 
 def _write_file(registry: Registry, transaction: Transaction, folder: Path, path: str) -> int:
     target = folder / path
+    if path.startswith("blobs/") and operators.is_archive_taken_down(transaction, path.removeprefix("blobs/")):
+        target.unlink(missing_ok=True)
+        return 0
     if path.startswith(names.IMMUTABLE) and target.is_file():
         return 0
     file = find_file_in(registry, transaction, path)

@@ -36,6 +36,7 @@ from pinwarden.registry.log_verification import (
     verify_head,
 )
 from pinwarden.registry.names import is_in_namespace
+from pinwarden.registry.operator_documents import OperatorAction, action_to_json
 from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
 from pinwarden.system.files import read_file, write_atomically
@@ -54,9 +55,11 @@ class FollowOptions(Record):
     watch: tuple[str, ...] | None = None
     """Bundles and namespaces whose events are returned; None for all."""
 
-    def is_watched(self, event: LogEvent) -> bool:
-        """Whether an event is about a watched name."""
-        return self.watch is None or any(is_in_namespace(event.tool, name) for name in self.watch)
+    def is_watched(self, subject: str) -> bool:
+        """Whether a bundle or namespace is watched, or has a watched one inside."""
+        return self.watch is None or any(
+            is_in_namespace(subject, name) or is_in_namespace(name, subject) for name in self.watch
+        )
 
 
 class FollowedLog(Record):
@@ -66,6 +69,8 @@ class FollowedLog(Record):
     head: VerifiedHead
     events: tuple[LogEvent, ...]
     """New events of watched names."""
+    actions: tuple[OperatorAction, ...] = ()
+    """New actions of the registry's operator about watched names."""
     new_count: int
     """The number of new entries."""
     key_changes: tuple[KeyChange, ...] = ()
@@ -91,7 +96,8 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
     return FollowedLog(
         state=grown,
         head=head,
-        events=tuple(events),
+        events=tuple(event for event in events if isinstance(event, LogEvent)),
+        actions=tuple(event for event in events if isinstance(event, OperatorAction)),
         new_count=grown.edge.size - size,
         key_changes=changes,
         is_first=state is None,
@@ -204,12 +210,12 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
     before = load_log_state(path)
     followed = follow_log(files, before, replace(options, watch=tuple(watch)))
     save_log_state(path, followed.state)
-    shown = followed.events
+    shown = _list_entries(followed)
     size = plural(followed.head.checkpoint.size, "event")
     summary = f"{plural(followed.new_count, 'new event')}, {len(shown)} for watched names; the log has {size}"
     notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.is_first else ()
     # Key changes are always reported, whichever names are watched.
-    rows = (*(_build_key_row(change) for change in followed.key_changes), *(_build_event_row(event) for event in shown))
+    rows = (*(_build_key_row(change) for change in followed.key_changes), *map(_build_entry_row, shown))
     return Report(
         command="log monitor",
         subject=str(files),
@@ -220,7 +226,26 @@ def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch
         facts={
             **_build_facts(followed),
             "new": followed.new_count,
-            "events": [_event_to_json(event) for event in shown],
+            "events": [_event_to_json(event) for event in followed.events],
+            "actions": [action_to_json(action) for action in followed.actions],
+        },
+    )
+
+
+def show_log(files: RegistryReader, options: FollowOptions, names_shown: Sequence[str]) -> Report:
+    """Verify the log, and report its entries about some names, or all entries (``pinwarden log show``)."""
+    followed = follow_log(files, None, replace(options, watch=tuple(names_shown) or None))
+    rows = tuple(map(_build_entry_row, _list_entries(followed)))
+    return Report(
+        command="log show",
+        subject=str(files),
+        summary=f"{plural(len(rows), 'event')} of {plural(followed.head.checkpoint.size, 'event')} shown",
+        exit_code=EXIT_CLEAN,
+        rows=tuple(sorted((*rows, *map(_build_key_row, followed.key_changes)), key=lambda row: int(row.path[1:]))),
+        facts={
+            **_build_facts(followed),
+            "events": [_event_to_json(event) for event in followed.events],
+            "actions": [action_to_json(action) for action in followed.actions],
         },
     )
 
@@ -255,7 +280,13 @@ def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
         raise PinwardenError("LOG_PROOF_INVALID", "the log's tiles do not match its signed head")
 
 
-def _build_event_row(event: LogEvent) -> Row:
+def _list_entries(followed: FollowedLog) -> list[LogEvent | OperatorAction]:
+    return sorted((*followed.events, *followed.actions), key=lambda entry: entry.seq)
+
+
+def _build_entry_row(event: LogEvent | OperatorAction) -> Row:
+    if isinstance(event, OperatorAction):
+        return _build_action_row(event)
     target = f"now {event.new_root_cid}" if event.new_root_cid else "pointer removed"
     return Row(
         code="pointer_moved" if event.new_root_cid else "pointer_removed",
@@ -267,6 +298,22 @@ def _build_event_row(event: LogEvent) -> Row:
         before=event.prev_root_cid,
         after=event.new_root_cid,
     )
+
+
+def _build_action_row(action: OperatorAction) -> Row:
+    details = ", ".join(f"{name} {_format_detail(value)}" for name, value in sorted(action.details.items()))
+    return Row(
+        code="operator_action",
+        severity="review",
+        entity="registry",
+        name=action.subject,
+        path=f"/{action.seq}",
+        message=f"{action.action} at {action.issued_at_utc}: {action.reason}{f' ({details})' if details else ''}",
+    )
+
+
+def _format_detail(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _build_key_row(change: KeyChange) -> Row:

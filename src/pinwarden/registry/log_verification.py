@@ -34,6 +34,17 @@ from pinwarden.core.strict_json import Limits, encode_json_file
 from pinwarden.core.text import CLOCK_SKEW_SECONDS, parse_timestamp
 from pinwarden.core.tlog import Frontier, hash_leaf
 from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.operator_documents import (
+    ActionKey,
+    OperatorAction,
+    action_from_json,
+    action_to_json,
+    check_sequence,
+    describe_takedown,
+    find_takedown,
+    is_action_entry,
+    verify_action,
+)
 
 
 class VerifiedHead(Record):
@@ -82,15 +93,16 @@ def follow_entries(
     head: VerifiedHead,
     entries: Iterable[bytes],
     changes: Iterable[KeyChange] = (),
-    selects: Callable[[LogEvent], bool] = lambda _: True,
-) -> tuple[LogState, list[LogEvent]]:
-    """Verify all entries up to the head. Returns the new state, and the events that ``selects`` accepts.
+    selects: Callable[[str], bool] = lambda _: True,
+) -> tuple[LogState, list[LogEvent | OperatorAction]]:
+    """Verify all entries up to the head. Returns the new state, and the events about names that ``selects`` accepts.
 
     Raises unless the log has the size and root of the head after the last entry. ``changes`` are the key changes that
     must be among the entries (`list_expected_key_changes`).
     """
     check_growth(state, head)
-    edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
+    edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent | OperatorAction]()
+    actions = dict(state.actions)
     pending_changes = {change.seq: change for change in changes}
     for entry in entries:
         if edge.size == head.checkpoint.size:
@@ -101,6 +113,13 @@ def follow_entries(
                 raise _build_invalid_event_error(edge.size, "is not the key change that the registry lists")
             state = apply_key_change(state, change)
             edge, _ = edge.append(hash_leaf(entry))
+            continue
+        if is_action_entry(entry):
+            action = _verify_next_action(entry, state, actions, edge.size)
+            actions[action.key] = action
+            edge, _ = edge.append(hash_leaf(entry))
+            if selects(action.name):
+                events.append(action)
             continue
         event = verify_event(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
@@ -113,14 +132,25 @@ def follow_entries(
             reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
         )
         edge, _ = edge.append(hash_leaf(entry))
-        if selects(event):
+        if selects(event.tool):
             events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
         raise _build_fork_error(state, head, "the log's entries do not match its signed head")
     if pending_changes:
         raise _build_fork_error(state, head, "the registry lists a key change that is not in its log")
-    grown = replace(state, edge=edge, checkpoint=bytes(head.note).decode(), pointers=pointers)
-    return grown, events
+    checkpoint = bytes(head.note).decode()
+    return replace(state, edge=edge, checkpoint=checkpoint, pointers=pointers, actions=actions), events
+
+
+def _verify_next_action(
+    entry: bytes, state: LogState, actions: Mapping[ActionKey, OperatorAction], index: int
+) -> OperatorAction:
+    try:
+        action = verify_action(entry, state.log_id, state.key, index)
+        check_sequence(actions.get(action.key), action)
+    except PinwardenError as err:
+        raise _build_invalid_event_error(index, f"is not a valid action of the operator: {err.message}") from err
+    return action
 
 
 def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEvent:
@@ -230,6 +260,28 @@ def describe_yank(tool: str, version: str, event: int, reason: str = "", at: str
     """Return the sentence that a version was yanked. ``event`` is the number of the log's entry that says so."""
     time, why = f" at {at}" if at else "", f": {reason}" if reason else ""
     return f"{tool} {version} was yanked by its publisher{time}{why} (event {event} of its log)"
+
+
+def check_not_taken_down(tool: str, version: str, state: LogState) -> None:
+    """Raise VERSION_TAKEN_DOWN if the log records that the registry's operator took down the version or its bundle."""
+    takedown = find_takedown(state.actions, tool, version)
+    if takedown is not None:
+        raise build_takedown_error(takedown)
+
+
+def build_takedown_error(takedown: OperatorAction) -> PinwardenError:
+    """Build the error for a version that the registry's operator took down."""
+    return PinwardenError(
+        "VERSION_TAKEN_DOWN",
+        describe_takedown(takedown),
+        data={
+            "tool": takedown.name,
+            "version": takedown.version,
+            "reason": takedown.reason,
+            "taken_down_at_utc": takedown.issued_at_utc,
+            "index": takedown.seq,
+        },
+    )
 
 
 def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
@@ -355,6 +407,8 @@ class LogState(Record):
     """The last verified checkpoint note, kept as evidence."""
     pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
     """The latest events, by bundle and channel."""
+    actions: Mapping[ActionKey, OperatorAction] = field(default_factory=dict, repr=False)
+    """The latest actions of the registry's operator, by subject."""
 
     def find_pointer(self, tool: str, channel: str) -> LoggedPointer | None:
         """Return the latest event of a channel; None if there is none."""
@@ -390,6 +444,7 @@ def encode_log_state(state: LogState) -> bytes:
             {"seq": change.seq, "old_key_id": change.old.did, "new_key_id": change.new.did}
             for change in state.key_changes
         ],
+        "actions": [action_to_json(action) for action in sorted(state.actions.values(), key=lambda each: each.seq)],
     }
     return encode_json_file({**document, "integrity": str(Digest.of_bytes(encode_json_file(document)))})
 
@@ -411,6 +466,7 @@ def parse_log_state(data: bytes) -> LogState:
             for tool, channels in content["pointers"].items()
             for channel, row in channels.items()
         }
+        actions = [action_from_json(row, content["log_id"]) for row in content.get("actions", [])]
         return LogState(
             log_id=content["log_id"],
             key=PublicKey.from_did(content["key_id"]),
@@ -418,6 +474,7 @@ def parse_log_state(data: bytes) -> LogState:
             edge=Frontier.from_bytes(content["size"], b64decode(content["edge"], validate=True)),
             checkpoint=content["checkpoint"],
             pointers=pointers,
+            actions={action.key: action for action in actions},
         )
     except (KeyError, TypeError, AttributeError, BinasciiError, PinwardenError) as err:
         raise PinwardenError("LOG_STATE_CORRUPT", "the saved log state is damaged") from err

@@ -10,7 +10,6 @@ from pinwarden.bundle import log_documents as pointer_document
 from pinwarden.bundle.document import add_signature, build_default_profile, encode_document, read_json
 from pinwarden.bundle.log_documents import (
     HARDENED_LOG_EVENT_FIELDS,
-    Constraints,
     KeyChange,
     LogEvent,
     Pointer,
@@ -22,10 +21,11 @@ from pinwarden.core.report import Report, plural
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import Frontier
 from pinwarden.registry.checkpoint_file import KEYS, NO_TOOL, load_key_changes, open_append_transaction
-from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.names import OPERATOR_CHANNEL, YANKED_PREFIX
+from pinwarden.registry.operator_documents import OperatorAction, sign_action
 from pinwarden.registry.registry import Registry, check_current_key, store_key
 from pinwarden.registry.registry_documents import PublishedVersion
-from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.store import operators, pointer_log, publications
 from pinwarden.registry.store.publications import Channel
 from pinwarden.system.database import Transaction
 
@@ -56,10 +56,27 @@ def append_pointer_changes(transaction: Transaction, registry: Registry, changes
     edge = head.edge
     for change in changes:
         edge = _append_event(transaction, registry, change, edge, now)
-    checkpoint = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root)
-    note = checkpoint.note().sign(registry.identity.log_id, registry.signer)
-    pointer_log.move_head(transaction, head.edge, edge, bytes(note))
+    _sign_head(transaction, registry, head.edge, edge)
     return head.size
+
+
+def append_action(transaction: Transaction, registry: Registry, action: OperatorAction) -> OperatorAction:
+    """Append an action of the operator, and return it with its index. The transaction must hold the write lock."""
+    check_current_key(transaction, registry)
+    head = pointer_log.load_head(transaction)
+    if head is None:
+        raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")
+    logged = replace(action, seq=head.size)
+    entry = sign_action(logged, registry.signer)
+    edge = pointer_log.append_entry(transaction, head.edge, action.name, OPERATOR_CHANNEL, entry)
+    _sign_head(transaction, registry, head.edge, edge)
+    return logged
+
+
+def _sign_head(transaction: Transaction, registry: Registry, old: Frontier, new: Frontier) -> None:
+    log_id = registry.identity.log_id
+    note = Checkpoint(origin=log_id, size=new.size, root=new.root).note().sign(log_id, registry.signer)
+    pointer_log.move_head(transaction, old, new, bytes(note))
 
 
 def _append_event(
@@ -91,7 +108,9 @@ def _append_event(
         version=version.version if version else None,
         root_cid=version.root_cid if version else None,
         seq=edge.size,
-        pointer=_build_pointer(registry, change, version, now) if version and _is_installable(change) else None,
+        pointer=_build_pointer(transaction, registry, change, version, now)
+        if version and _is_installable(change)
+        else None,
     )
     publications.set_channel(transaction, channel)
     return grown
@@ -102,7 +121,9 @@ def _is_installable(change: PointerChange) -> bool:
     return not change.channel.startswith(YANKED_PREFIX)
 
 
-def _build_pointer(registry: Registry, change: PointerChange, version: PublishedVersion, now: str) -> bytes:
+def _build_pointer(
+    transaction: Transaction, registry: Registry, change: PointerChange, version: PublishedVersion, now: str
+) -> bytes:
     """Return the signed pointer document of a channel."""
     pointer = Pointer(
         tool=change.tool,
@@ -111,7 +132,7 @@ def _build_pointer(registry: Registry, change: PointerChange, version: Published
         descriptor_cid=version.descriptor_cid,
         cid_profile=build_default_profile(),
         updated_at_utc=now,
-        constraints=Constraints(),
+        constraints=operators.find_requirements(transaction, change.tool, change.channel),
     )
     identity = registry.identity
     value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, [pointer])
@@ -158,28 +179,32 @@ def _append_key_change(transaction: Transaction, old: Registry, renewed: Registr
     )
     change = sign_key_change(change, old.signer, renewed.signer)
     edge = pointer_log.append_entry(transaction, head.edge, NO_TOOL, KEYS, change.leaf)
-    note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
-    pointer_log.move_head(transaction, head.edge, edge, bytes(note))
+    _sign_head(transaction, renewed, head.edge, edge)
     return change
 
 
 def _resign_pointers(transaction: Transaction, registry: Registry, now: str) -> int:
+    return sum(resign_tool_pointers(transaction, registry, tool, now) for tool in publications.list_tools(transaction))
+
+
+def resign_tool_pointers(transaction: Transaction, registry: Registry, tool: str, now: str) -> int:
+    """Sign the pointers of a bundle again, with the current key and requirements. Return their number."""
     count = 0
-    for tool in publications.list_tools(transaction):
-        for channel in publications.list_channels(transaction, tool):
-            if channel.pointer is not None:
-                publications.set_channel(
-                    transaction, replace(channel, pointer=_reissue_pointer(registry, channel, now))
-                )
-                count += 1
+    for channel in publications.list_channels(transaction, tool):
+        if channel.pointer is not None:
+            pointer = _reissue_pointer(transaction, registry, channel, now)
+            publications.set_channel(transaction, replace(channel, pointer=pointer))
+            count += 1
     return count
 
 
-def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
-    """Return the pointer of a channel, signed again with the registry's new key."""
+def _reissue_pointer(transaction: Transaction, registry: Registry, channel: Channel, now: str) -> bytes:
+    """Return the pointer of a channel, signed again."""
     old = pointer_document.pointers_from_json(read_json(channel.pointer or b""))
     identity = registry.identity
-    value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, old.pointers)
+    required = operators.find_requirements(transaction, channel.tool, channel.channel)
+    pointers = [replace(pointer, constraints=required) for pointer in old.pointers]
+    value = pointer_document.build_unsigned_pointers(identity.name, identity.key.did, now, pointers)
     return encode_document(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
 
 

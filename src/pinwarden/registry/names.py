@@ -16,6 +16,8 @@ from pinwarden.core.errors import PinwardenError
 DEFAULT_CHANNEL = "stable"
 YANKED_PREFIX = "yanked-"
 """The log records a yanked version on a channel with this prefix. Publishers cannot use such channels."""
+OPERATOR_CHANNEL = "!operator"
+"""The log stores actions of the operator under this channel, which publishers cannot use."""
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _CHANNEL = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 _MAX_NAMESPACE = 128

@@ -118,7 +118,7 @@ def _list_entries(transaction: Transaction, tool: str, base: str, *, latest: boo
 
 def choose_latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
     """Return the highest version that is not yanked; None if there is none."""
-    best = choose_latest_release([(version.version, version.yanked is not None) for version in versions])
+    best = choose_latest_release([(version.version, not version.is_available) for version in versions])
     return next((version for version in versions if version.version == best), None)
 
 
@@ -158,7 +158,7 @@ def build_server_entry(version: PublishedVersion, base: str, *, is_latest: bool)
         },
         "_meta": {
             _OFFICIAL_META: {
-                "status": "active" if version.yanked is None else "deleted",
+                "status": "active" if version.is_available else "deleted",
                 "publishedAt": version.published_at,
                 "updatedAt": version.published_at,
                 "isLatest": is_latest,

@@ -30,6 +30,7 @@ from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, Pub
 from pinwarden.registry.search import update_package
 from pinwarden.registry.store import catalog, pointer_log, publications
 from pinwarden.registry.store.catalog import Readme
+from pinwarden.registry.takedowns import refuse_taken_down
 from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.database import Transaction
@@ -112,6 +113,7 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
     submitted = _parse_request(registry, request)
     with registry.database.transaction() as transaction:
         authorize_namespace(transaction, caller, submitted.statement, submitted.descriptor.name)
+        refuse_taken_down(transaction, submitted.descriptor.name, submitted.descriptor.version)
         present = publications.find_version(transaction, submitted.descriptor.name, submitted.descriptor.version)
     if present is not None:
         _refuse_other_content(present, submitted)
@@ -304,6 +306,7 @@ def _write_publication(
     descriptor = submitted.descriptor
     # Check the namespace again: it may have changed before this transaction got the write lock.
     namespace = authorize_namespace(transaction, caller, submitted.statement, descriptor.name)
+    refuse_taken_down(transaction, descriptor.name, descriptor.version)
     present = publications.find_version(transaction, descriptor.name, descriptor.version)
     channel = publications.find_channel(transaction, descriptor.name, submitted.channel)
     previous = channel.version if channel is not None else None

@@ -22,7 +22,7 @@ from pinwarden.core.tlog import TILE_WIDTH
 from pinwarden.registry.checkpoint_file import load_key_changes
 from pinwarden.registry.registry import Registry, check_current_key
 from pinwarden.registry.registry_documents import VERSION_SIGNED_FIELDS, identity_to_json, version_to_json
-from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.store import operators, pointer_log, publications
 from pinwarden.registry.store.publications import Channel
 from pinwarden.system.database import Transaction
 
@@ -146,10 +146,12 @@ def _serve_attestations(
     return RegistryFile(body=encode_document({"attestations": list_current_attestations(attestations)}))
 
 
-def _serve_blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | None:
+def _serve_blob(registry: Registry, transaction: Transaction, cid: str) -> RegistryFile | None:
     try:
         Cid.parse(cid)
     except PinwardenError:
+        return None
+    if operators.is_archive_taken_down(transaction, cid):
         return None
     data = registry.blobs.get(cid, registry.limits.archive_bytes)
     return None if data is None else RegistryFile(body=data, media_type=BYTES, cache=FOREVER)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import Signer
     from pinwarden.registry.archive_store import ArchiveStore
 
-SCHEMA_NAMES = ("registry", "registry_catalog")
+SCHEMA_NAMES = ("registry", "registry_catalog", "registry_operator")
 """The tables of a registry, and those that were added later."""
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
 """Whether a registry probes submitted servers to record their surface: if possible, always, or never."""
@@ -78,7 +78,9 @@ class Registry(Record):
     probing: str = AUTO
     """Whether the registry probes submitted servers in a sandbox: ``auto``, ``required`` or ``never``."""
     witnesses: tuple[str, ...] = ()
-    """Verifier keys of the witnesses whose cosignatures are accepted."""
+    """Verifier keys of the witnesses whose cosignatures are accepted, each with ``@URL`` if it runs a server."""
+    witness_seconds: float = 5.0
+    """How long publishing waits for cosignatures."""
     public_url: str | None = None
     """The public URL of the registry, if it differs from the address on which it listens."""
     now: Callable[[], str] = wall_clock
@@ -179,6 +181,7 @@ class RegistrySettings(Record):
     log_id: str | None = None
     probing: str = AUTO
     witnesses: tuple[str, ...] = ()
+    witness_seconds: float = 5.0
     limits: RegistryLimits = field(default_factory=RegistryLimits)
     public_url: str | None = None
 
@@ -237,6 +240,7 @@ def _open_with_stores(
         limits=settings.limits,
         probing=settings.probing,
         witnesses=settings.witnesses,
+        witness_seconds=settings.witness_seconds,
         public_url=settings.public_url,
     )
 

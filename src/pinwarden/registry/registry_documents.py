@@ -23,7 +23,7 @@ IDENTITY_SCHEMA = f"{_SCHEMAS}.identity.v1"
 
 
 class PublishedVersion(Record):
-    """One published version. Only ``yanked`` and ``attestations`` can change."""
+    """One published version. Only ``yanked``, ``taken_down`` and ``attestations`` can change."""
 
     tool: str
     version: str
@@ -47,7 +47,14 @@ class PublishedVersion(Record):
     """The log index of the event that published the version."""
     yanked: str | None = None
     """The reason for the yank; None if the version is not yanked."""
+    taken_down: str | None = None
+    """Why the operator took down the version or its bundle; None if neither was taken down."""
     attestations: tuple[str, ...] = ()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the version is neither yanked nor taken down."""
+        return self.yanked is None and self.taken_down is None
 
 
 def version_to_json(version: PublishedVersion) -> dict[str, Any]:
@@ -75,6 +82,7 @@ def version_to_json(version: PublishedVersion) -> dict[str, Any]:
         "published_by": version.published_by,
         "log_index": version.seq,
         "yanked": version.yanked,
+        "taken_down": version.taken_down,
         "attestations": list(version.attestations),
     }
 
@@ -115,6 +123,7 @@ def _parse_version(reader: DocumentReader) -> PublishedVersion:
         published_by=reader.text("published_by"),
         seq=reader.integer("log_index"),
         yanked=reader.optional_string("yanked"),
+        taken_down=reader.optional_string("taken_down"),
         attestations=reader.strings("attestations", default=[]),
     )
 
@@ -164,7 +173,8 @@ POINT = "point"
 YANK = "yank"
 UNYANK = "unyank"
 KEYS = "keys"
-ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS)
+OBJECT = "object"
+ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS, OBJECT)
 
 
 class PublisherStatement(Record):

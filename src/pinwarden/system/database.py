@@ -19,9 +19,11 @@ from pinwarden.system.transactions import (
     DatabaseLimits,
     Row,
     Schema,
+    Table,
     Transaction,
     Value,
     database_missing_error,
+    list_tables,
     load_schema,
 )
 
@@ -31,8 +33,10 @@ __all__ = [
     "DatabaseLimits",
     "Row",
     "Schema",
+    "Table",
     "Transaction",
     "Value",
+    "list_tables",
     "load_schema",
     "open_database",
     "open_empty_database",
@@ -161,6 +165,9 @@ class _Sqlite(Database):
 
     def _begin(self, connection: _Connection, exclusive: str | None) -> None:
         connection.execute("BEGIN" if exclusive is None else "BEGIN IMMEDIATE")
+
+    def _begin_snapshot(self, connection: _Connection) -> None:
+        connection.execute("BEGIN")  # with a write-ahead log, every transaction reads one state
 
     def _commit(self, connection: _Connection) -> None:
         connection.execute("COMMIT")

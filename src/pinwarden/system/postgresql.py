@@ -109,6 +109,9 @@ class Postgres(Database):
             self._roll_back(connection)  # otherwise the next transaction would begin inside this failed one
             raise
 
+    def _begin_snapshot(self, connection: psycopg.Connection[Row]) -> None:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
     def _commit(self, connection: psycopg.Connection[Row]) -> None:
         connection.execute("COMMIT")
 

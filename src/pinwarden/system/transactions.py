@@ -58,6 +58,32 @@ class Schema(Record):
     """Tables that later releases added to the store. They are created in databases of earlier releases, too."""
 
 
+class Table(Record):
+    """The name, columns and primary key of a table."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+def list_tables(schema: Schema) -> list[Table]:
+    """Return the tables of a schema and its additions. A table comes after the tables that it refers to."""
+    tables = [table for statement in _split_statements(schema.sql) if (table := _parse_table(statement)) is not None]
+    return tables + [table for addition in schema.additions for table in list_tables(addition)]
+
+
+def _parse_table(statement: str) -> Table | None:
+    head, _, body = statement.partition("(")
+    words = head.split()
+    if words[:2] != ["CREATE", "TABLE"]:
+        return None
+    lines = [line.strip().rstrip(",") for line in body.splitlines()]
+    columns = tuple(line.split()[0] for line in lines if line[:1].islower())
+    keys = [line for line in lines if "PRIMARY KEY" in line]
+    key = keys[0].partition("PRIMARY KEY (")[2].rstrip(")") if keys[0].startswith("PRIMARY") else keys[0].split()[0]
+    return Table(name=words[2], columns=columns, key=tuple(part.strip() for part in key.split(",")))
+
+
 def load_schema(name: str, *additions: str) -> Schema:
     """Return the tables in ``schemas/<name>.sql``, with those of the additions."""
     sql = (Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8")
@@ -109,6 +135,17 @@ class Database(ABC):
             raise
         with self._translate_errors():
             self._commit(connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Open a transaction that reads all tables as they are at its first query, while others write."""
+        connection = self._get_connection()
+        with self._translate_errors():
+            self._begin_snapshot(connection)
+        try:
+            yield self._wrap_connection(connection)
+        finally:
+            self._roll_back(connection)
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """Return all rows of a query, in its own transaction."""
@@ -204,6 +241,8 @@ class Database(ABC):
 
     @abstractmethod
     def _begin(self, connection: Any, exclusive: str | None) -> None: ...
+    @abstractmethod
+    def _begin_snapshot(self, connection: Any) -> None: ...
     @abstractmethod
     def _commit(self, connection: Any) -> None: ...
     @abstractmethod

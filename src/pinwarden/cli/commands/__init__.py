@@ -111,11 +111,25 @@ _CATALOG = {
             "registry_audit",
             "List the requests to change a registry, and their outcome",
         ),
+        "registry takedown": ("operator", "registry_takedown", "Take down a version or a bundle, or undo it"),
+        "registry transfer": ("operator", "registry_transfer", "Give a namespace to another key"),
+        "registry recover": (
+            "operator",
+            "registry_recover",
+            "Recover a namespace whose key is lost, after a waiting period",
+        ),
+        "registry require": ("operator", "registry_require", "Require attestations of a namespace or channel"),
+        "registry backup": ("operator", "registry_backup", "Back up a registry while it runs"),
+        "registry restore": ("operator", "registry_restore", "Restore a registry from a backup"),
         "registry point": ("publish", "registry_point", "Move a channel to another published version"),
         "registry yank": ("publish", "registry_yank", "Yank a published version, or undo a yank"),
         "registry attest": ("publish", "registry_attest", "Add attestations to a published bundle"),
         "registry keys": ("publish", "registry_keys", "Change which keys may publish in a namespace"),
+        "registry object": ("publish", "registry_object", "Object to the recovery of a namespace"),
+        "witness serve": ("witness", "witness_serve", "Serve a witness of transparency logs"),
+        "witness cosign": ("witness", "witness_cosign", "Cosign the checkpoint of a registry's log once"),
         "log verify": ("registry", "log_verify", "Verify a registry's complete transparency log"),
+        "log show": ("registry", "log_show", "Show the entries of a registry's log about a name"),
         "log monitor": (
             "registry",
             "log_monitor",
@@ -147,6 +161,7 @@ FAMILIES = {
     "bundle": "Pack, check and transfer bundles of servers",
     "registry": "Run a registry of bundles, or manage what you publish in one",
     "log": "Check a registry's transparency log",
+    "witness": "Watch the logs of other registries, so that they cannot show two histories",
 }
 """One line of help for each first word that is not a command itself."""
 

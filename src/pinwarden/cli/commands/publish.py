@@ -1,4 +1,4 @@
-"""``publish``, and later changes by publishers: ``registry point``, ``yank``, ``attest`` and ``keys``."""
+"""``publish``, and later changes by publishers: ``registry point``, ``yank``, ``attest``, ``keys`` and ``object``."""
 
 from __future__ import annotations
 
@@ -63,19 +63,22 @@ def _configure_registry_point(parser: ArgumentParser) -> None:
     parser.add_argument("version", metavar="VERSION", help="version that the channel will point to")
     parser.add_argument("--channel", default="stable", metavar="NAME", help="the channel to move (default: stable)")
     parser.add_argument("--reason", default="point", metavar="TEXT", help=_REASON_HELP)
+    parser.add_argument("--allow-older", action="store_true", help="allow the channel to move back to an older version")
     _add_change_arguments(parser)
 
 
 @command(_configure_registry_point)
 def registry_point(args: Namespace) -> int:
-    """Move a channel to another published version, newer or older. The registry's log records every move.
+    """Move a channel to another published version. The registry's log records every move.
 
     Examples:
-      pinwarden registry point acme.notes 1.0.0 --key release.pem --registry https://registry.example.org
+      pinwarden registry point acme.notes 1.1.0 --key release.pem --registry https://registry.example.org
+      pinwarden registry point acme.notes 1.0.0 --allow-older --key release.pem --registry https://registry.example.org
     """
     from pinwarden.registry.registry_documents import POINT
 
     body = {"tool": args.tool, "version": args.version, "channel": args.channel, "reason": args.reason}
+    body |= {"allow_older": True} if args.allow_older else {}
     return emit(_request_change(args, "registry point", POINT, body), args.format)
 
 
@@ -151,6 +154,28 @@ def registry_keys(args: Namespace) -> int:
 
     body = build_keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
     return emit(_request_change(args, "registry keys", KEYS, body), args.format)
+
+
+def _configure_registry_object(parser: ArgumentParser) -> None:
+    parser.add_argument("namespace", metavar="NAME", help="the namespace")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help=_REASON_HELP)
+    _add_change_arguments(parser)
+
+
+@command(_configure_registry_object)
+def registry_object(args: Namespace) -> int:
+    """Object to the recovery of a namespace, which ends it. Every key of the namespace may object.
+
+    The operator announces in the log that a namespace will get another owner, and waits. pinwarden log monitor reports
+    the announcement to everyone who watches the namespace.
+
+    Examples:
+      pinwarden registry object acme --reason "we have our key" --key release.pem --registry https://registry.example.org
+    """
+    from pinwarden.registry.registry_documents import OBJECT
+
+    body = {"namespace": args.namespace, "reason": args.reason}
+    return emit(_request_change(args, "registry object", OBJECT, body), args.format)
 
 
 def _add_change_arguments(parser: ArgumentParser) -> None:

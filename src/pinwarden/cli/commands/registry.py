@@ -54,8 +54,16 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
         "--witness",
         action="append",
         default=[],
-        metavar="VKEY",
-        help="verifier key of a witness whose cosignatures are accepted; repeatable",
+        metavar="VKEY[@URL]",
+        help="verifier key of a witness whose cosignatures are accepted, with the URL of its server if the registry is "
+        "to ask it for them; repeatable",
+    )
+    parser.add_argument(
+        "--witness-wait",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long a publish waits for the cosignatures of witnesses (default: 5)",
     )
     limits = RegistryLimits()
     parser.add_argument(
@@ -101,6 +109,7 @@ def registry_serve(args: Namespace) -> int:
         log_id=args.origin,
         probing=args.probe,
         witnesses=tuple(args.witness),
+        witness_seconds=args.witness_wait,
         public_url=args.public_url,
         limits=limits,
     )
@@ -367,6 +376,27 @@ def _build_missing_package_error(action: str, err: ImportError) -> PinwardenErro
         f"{action} a registry needs the package {err.name}, which is not installed",
         hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
     )
+
+
+def _configure_log_show(parser: ArgumentParser) -> None:
+    add_transparency_log_arguments(parser)
+    parser.add_argument("name", nargs="*", metavar="NAME", help="tools or namespaces (default: all)")
+    add_format_argument(parser)
+
+
+@command(_configure_log_show)
+def log_show(args: Namespace) -> int:
+    """Verify a registry's log, and show its entries about some names: moved pointers and actions of the operator.
+
+    Actions of the operator are takedowns, transfers and recoveries of namespaces, and requirements.
+
+    Examples:
+      pinwarden log show export acme
+    """
+    from pinwarden.registry.log_client import show_log
+
+    with open_readable_registry(args) as files:
+        return emit(show_log(files, build_log_requirements(args), args.name), args.format)
 
 
 def _print_tokens(action: str, report: Report) -> int:

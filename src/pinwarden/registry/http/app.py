@@ -25,19 +25,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.signed_note import Note
 from pinwarden.registry.access import Caller
 from pinwarden.registry.http import operations as writing
 from pinwarden.registry.http import routes
 from pinwarden.registry.http.comparisons import Comparisons
 from pinwarden.registry.http.page_routes import PageRoutes
 from pinwarden.registry.http.routes import build_error_response, refuse_nul_bytes
-from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryFile, find_file
+from pinwarden.registry.metrics import MEDIA_TYPE, RequestMetrics, render_metrics
+from pinwarden.registry.names import CHECKPOINT
+from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, TEXT, RegistryFile, find_file
+from pinwarden.registry.readiness import Readiness
 from pinwarden.registry.registry import Registry
+from pinwarden.registry.store import operators
+from pinwarden.registry.witness_client import WitnessClient
 
 _READERS = 16  # threads, each with its own database connection
 _WRITERS = 4  # few, because a publish takes seconds and keeps an archive in memory
 _WRITERS_PER_NAMESPACE = _WRITERS // 2  # per namespace, so that a slow publisher leaves half of the writers to others
 _MAX_WAITING_PER_NAMESPACE = 32
+_MAX_WAITING_FOR_WITNESSES = 32  # threads; each waits for at most a few seconds
 _AUTHENTICATORS = 4  # threads for authentication, which may wait for a database lock
 _CACHE_CONTROL = {
     FOREVER: "public, max-age=31536000, immutable",
@@ -61,9 +68,14 @@ Work = Callable[..., Any]
 class RegistryApp:
     """An ASGI application for one registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, witnesses: WitnessClient | None = None) -> None:
         self._registry = registry
+        self._witnesses = witnesses
+        self._waiting: CapacityLimiter | None = None
+        self.requests = RequestMetrics()
         self._cache = FileCache()
+        self._readiness = Readiness(registry)
+        self._status_pages: CapacityLimiter | None = None
         self._readers: CapacityLimiter | None = None
         self._writers: CapacityLimiter | None = None
         self._authenticators: CapacityLimiter | None = None
@@ -89,7 +101,11 @@ class RegistryApp:
 
     async def _serve_file(self, path: str) -> ASGIApp | None:
         """Return the response for a file, from the cache, the disk or the database; None if there is no such file."""
+        if path == CHECKPOINT and (note := await self._settle()) is not None:
+            return partial(_send_file, RegistryFile(body=bytes(note), media_type=TEXT))
         file = self._cache.get(path)
+        if path.startswith("blobs/") and await self.run_read(self._is_taken_down, path):
+            return None
         if file is None and path.startswith("blobs/"):
             large: Response | None = await self.run_read(self._serve_large_file, path)
             if large is not None:
@@ -107,6 +123,11 @@ class RegistryApp:
         if self._readers is None:  # needs a running event loop
             self._readers = CapacityLimiter(_READERS)
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
+
+    def _is_taken_down(self, path: str) -> bool:
+        """Whether an archive must not be served. Asked each time, because the operator can take it down any time."""
+        with self._registry.database.transaction() as transaction:
+            return operators.is_archive_taken_down(transaction, path.removeprefix("blobs/"))
 
     def _serve_large_file(self, path: str) -> Response | None:
         """Return a response that streams a large archive; None for other files. Clients verify it, not the registry."""
@@ -128,6 +149,8 @@ class RegistryApp:
         return [
             route("/health", routes.get_health, ["GET"]),
             route("/openapi.json", routes.get_openapi, ["GET"]),
+            Route("/readyz", self._get_readiness, methods=["GET"]),
+            Route("/metrics", self._get_metrics, methods=["GET"]),
             route("/api/search", routes.get_search, ["GET"]),
             Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
             route("/v0.1/servers", routes.get_servers, ["GET"]),
@@ -144,6 +167,26 @@ class RegistryApp:
                 )
             ),
         ]
+
+    async def _get_readiness(self, _request: Request) -> Response:
+        """``GET /readyz``: whether the registry can do its work, and otherwise each problem with its code."""
+        problems = await self._run_status(self._readiness.find_problems)
+        body = {"status": "unavailable" if problems else "ready", "problems": problems}
+        headers = {"cache-control": "no-store"}
+        return Response(encode_document(body), 503 if problems else 200, headers=headers, media_type=JSON)
+
+    async def _get_metrics(self, _request: Request) -> Response:
+        """``GET /metrics``: metrics in the text format of Prometheus."""
+        text = await self._run_status(
+            lambda: render_metrics(self._registry, self.requests, self._readiness.find_problems())
+        )
+        return Response(text, media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+
+    async def _run_status(self, function: Work) -> Any:
+        """Run a check on a thread of its own pool, so that a database that hangs does not delay the answer."""
+        if self._status_pages is None:
+            self._status_pages = CapacityLimiter(2)
+        return await anyio.to_thread.run_sync(function, limiter=self._status_pages)
 
     async def _compare(self, request: Request) -> Response:
         try:
@@ -175,6 +218,8 @@ class RegistryApp:
                 length = _read_content_length(request, limit)
                 caller = await self._authenticate(operation.admit, self._registry, request, length)
                 value = await self._run_write(operation, caller, request, length)
+                if operation in (writing.PUBLISH, writing.CHANGE):
+                    await self._settle()
             except PinwardenError as err:
                 await self._authenticate(writing.audit_refusal, self._registry, caller, operation.name, err)
                 return build_error_response(err)
@@ -183,6 +228,14 @@ class RegistryApp:
             return Response(encode_document(value), media_type=JSON)
 
         return endpoint
+
+    async def _settle(self) -> Note | None:
+        """Wait for the witnesses, for a bounded time. Returns a cosigned checkpoint that is at least as new as now."""
+        if self._witnesses is None:
+            return None
+        if self._waiting is None:
+            self._waiting = CapacityLimiter(_MAX_WAITING_FOR_WITNESSES)
+        return await anyio.to_thread.run_sync(self._witnesses.settle, limiter=self._waiting)
 
     async def _authenticate(self, function: Work, *args: Any) -> Any:
         """Run a blocking function in the pool for authentication."""

@@ -20,7 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.text import show_invisible
 from pinwarden.registry.http.app import RegistryApp
+from pinwarden.registry.metrics import RequestMetrics
 from pinwarden.registry.registry import Registry
+from pinwarden.registry.witness_client import WitnessClient, WitnessEndpoint
 from pinwarden.system.processes import limit_connections
 from pinwarden.system.service_log import LogLevel, ServiceLog
 
@@ -42,9 +44,21 @@ def open_listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
 
 def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None:
     """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
+    endpoints = [endpoint for text in registry.witnesses if (endpoint := WitnessEndpoint.parse(text)) is not None]
+    witnesses = WitnessClient(registry, endpoints, log.warning) if endpoints else None
+    app = RegistryApp(registry, witnesses)
+    try:
+        serve_app(LoggedApp(app, log, app.requests), listening, log)
+    finally:
+        if witnesses is not None:
+            witnesses.close()
+
+
+def serve_app(app: ASGIApp, listening: socket.socket, log: ServiceLog) -> None:
+    """Serve an application until SIGINT or SIGTERM, with limits on every connection."""
     _forward_uvicorn_log(log)
     config = uvicorn.Config(
-        LoggedApp(RegistryApp(registry), log),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -71,9 +85,10 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
 class LoggedApp:
     """Logs each request with its status and duration: changes at level info, reads at debug, failures at error."""
 
-    def __init__(self, app: ASGIApp, log: ServiceLog) -> None:
+    def __init__(self, app: ASGIApp, log: ServiceLog, requests: RequestMetrics) -> None:
         self._app = app
         self._log = log
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -89,7 +104,9 @@ class LoggedApp:
             await self._app(scope, receive, send_and_record_status)
         finally:
             if scope["type"] == "http":
-                self._log_request(scope, status, monotonic() - started)
+                seconds = monotonic() - started
+                self._requests.record(scope["path"][1:], scope["method"], status, seconds)
+                self._log_request(scope, status, seconds)
 
     def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         level: LogLevel = "debug" if scope["method"] in ("GET", "HEAD") else "info"

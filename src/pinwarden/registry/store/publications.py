@@ -13,6 +13,8 @@ _COLUMNS = (
     "content_hash, api_surface, surface_cid, surface_problem, published_at, published_by, seq, yanked"
 )
 _NAMES = tuple(name.strip() for name in _COLUMNS.split(","))
+_TAKEDOWN = "FROM takedowns t WHERE t.tool = versions.tool AND t.version IN ('', versions.version)"
+_SELECT = f"SELECT {_COLUMNS}, (SELECT MIN(t.reason) {_TAKEDOWN}) FROM versions"  # noqa: S608 - constants
 
 
 class Channel(Record):
@@ -30,13 +32,13 @@ class Channel(Record):
 
 def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
     """Return one version of a bundle; None if it is not published."""
-    row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
+    row = transaction.row(f"{_SELECT} WHERE tool = ? AND version = ?", (tool, version))
     return None if row is None else _add_attestations(transaction, _row_to_version(row))
 
 
 def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
     """Return all versions of a bundle, in publishing order."""
-    rows = transaction.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
+    rows = transaction.rows(f"{_SELECT} WHERE tool = ? ORDER BY seq", (tool,))
     attested: dict[tuple[str, str], list[str]] = {}
     for root_cid, descriptor_cid, cid in transaction.rows(_ATTESTED, (tool,)):  # one query for all versions
         attested.setdefault((root_cid, descriptor_cid), []).append(cid)
@@ -71,9 +73,23 @@ def find_versions_by_cid(transaction: Transaction, cid: str, limit: int) -> list
 
 
 def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]:
-    """Return all versions of a bundle as (version, is yanked), in publishing order."""
-    rows = transaction.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
-    return [(str(version), yanked is not None) for version, yanked in rows]
+    """Return all versions of a bundle as (version, is yanked or taken down), in publishing order."""
+    sql = f"SELECT version, yanked, (SELECT COUNT(*) {_TAKEDOWN}) FROM versions WHERE tool = ? ORDER BY seq"  # noqa: S608
+    return [
+        (str(version), yanked is not None or taken > 0) for version, yanked, taken in transaction.rows(sql, (tool,))
+    ]
+
+
+def list_archives(transaction: Transaction, after: str = "", limit: int = 1_000_000_000) -> list[str]:
+    """Return the CIDs of the archives of all versions, in order, beginning after ``after``."""
+    sql = "SELECT DISTINCT archive_cid FROM versions WHERE archive_cid > ? ORDER BY archive_cid LIMIT ?"
+    return [str(row[0]) for row in transaction.rows(sql, (after, limit))]
+
+
+def count_versions(transaction: Transaction) -> tuple[int, int]:
+    """Return the number of versions and of bundles."""
+    row = transaction.row("SELECT COUNT(*), COUNT(DISTINCT tool) FROM versions") or (0, 0)
+    return int(row[0]), int(row[1])
 
 
 def read_versions_page(
@@ -85,7 +101,7 @@ def read_versions_page(
     """
     pattern = _build_like_pattern(search)
     rows = transaction.rows(
-        f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
+        f"{_SELECT} WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "
         "(tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? ESCAPE '!') ORDER BY tool, seq LIMIT ?",
         (tool, tool, seq, pattern, pattern, limit),
     )
@@ -209,7 +225,7 @@ def _add_attestations(transaction: Transaction, version: PublishedVersion) -> Pu
 
 
 def _row_to_version(row: Row) -> PublishedVersion:
-    return PublishedVersion(**dict(zip(_NAMES, row, strict=True)))
+    return PublishedVersion(**dict(zip((*_NAMES, "taken_down"), row, strict=True)))
 
 
 def _row_to_channel(row: Row) -> Channel:

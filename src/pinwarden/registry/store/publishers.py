@@ -113,6 +113,11 @@ def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
     return transaction.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 
+def revoke_tokens(transaction: Transaction, namespace: str, moment: int) -> int:
+    """Revoke all tokens of a namespace. Returns how many were active."""
+    return transaction.run("UPDATE tokens SET revoked = ? WHERE namespace = ? AND revoked IS NULL", (moment, namespace))
+
+
 def _row_to_token(row: Row) -> PublisherToken:
     token_id, namespace, label, created_at, expires, revoked = row
     return PublisherToken(
