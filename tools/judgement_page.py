@@ -47,7 +47,7 @@ say how Pinwarden judges text that its rules were not built on. Definitions of p
 licence allows copies.
 
 The held-out part is the second one. It was scored twice. The first score was 169/220 attacks (77%), 25/120 honest texts
-that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. A published test then showed a false alarm, and 61
+that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. A published test then showed a false alarm, and 62
 honest sentences were added to training, on more subjects than that test needed and with the first score known. So take
 the first score as the blind one. The figures below are the second, of the present weights; nothing changed after it.
 
