@@ -46,10 +46,12 @@ in `development`, or held out. The held-out part is not published, so that nothi
 say how Pinwarden judges text that its rules were not built on. Definitions of packages are published only if their
 licence allows copies.
 
-The held-out part is the second one. It was scored twice. The first score was 169/220 attacks (77%), 25/120 honest texts
-that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. A published test then showed a false alarm, and 62
-honest sentences were added to training, on more subjects than that test needed and with the first score known. So take
-the first score as the blind one. The figures below are the second, of the present weights; nothing changed after it.
+The held-out part is the second one. It was scored three times. The first score was 169/220 attacks (77%), 25/120 honest
+texts that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. Tests then showed false alarms in plain
+descriptions, and 131 honest sentences were added to training in two steps, with the earlier scores known. So take the
+first score as the blind one. The figures below are the third, of the present weights; nothing changed after it. The
+weights before this training find 154/220 (70%) of the same attacks, with warnings for 24/120 honest texts (20%) and for
+none of the 266 honest tools; that was measured afterwards, for comparison.
 
 The first held-out part (397 attacks, 46 servers with 927 tools, 39 upgrades, 66 edits) no longer exists. Its figures
 with the weights of that day were 52% of the attacks (57% of a blind author), 0.43% of the honest tools, 15% of the
@@ -80,7 +82,7 @@ Published:
 - An order that a harmless server could give in the same words is not found by its text alone: a default channel, an
   address of the publisher, an upgrade notice. The diff reports such a change for review, so that a person decides.
 - Texts in languages other than English are few. Take the row of one language as a hint, not as a rate.
-- The second held-out servers and upgrades are few, and chosen at random among all published servers, where the first
+- The second held-out servers and upgrades are few, and mix well-known and random published servers, where the first
   were popular ones. One publisher with long texts can move a rate by a percentage point.
 - The servers were listed without network and with dummy settings. Servers that need a login to list their tools are
   missing.
