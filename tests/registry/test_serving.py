@@ -142,7 +142,7 @@ def test_a_bundle_is_published_over_http_and_can_be_verified(
     assert compared["api_surface"]["same"] is False
     assert [change["name"] for change in compared["drift"]["changes"]] == ["delete_note"]
 
-    back = ("acme.notes", "1.0.0", "--reason", "too soon", *site.publisher)
+    back = ("acme.notes", "1.0.0", "--allow-older", "--reason", "too soon", *site.publisher)
     assert answered(capsys, "registry", "point", *back)["changed"] is True
     assert answered(capsys, "registry", "point", *back)["changed"] is False
     assert answered(capsys, "registry", "yank", "acme.notes", "1.1.0", *site.publisher)["changed"] is True
