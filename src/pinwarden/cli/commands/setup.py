@@ -98,24 +98,26 @@ def setup(args: Namespace) -> int:
         return EXIT_CLEAN
     try:
         run = agree_to_plan(look_up_releases(run))
-    except QuitSetup:
-        sys.stdout.write(wrap("Nothing was changed. To continue: pinwarden setup"))
+    except (QuitSetup, KeyboardInterrupt) as stop:
+        _say_how_to_continue("Nothing was changed.", stop)
         return EXIT_REFUSED
-    except KeyboardInterrupt:
-        sys.stderr.write("Nothing was changed. To continue: pinwarden setup\n")
-        raise
     try:
         pin_releases(run)
         lock_configured(run)
         run = verify_bytes(run)
         review_tools(run)
         enforce_starts(run)
-    except QuitSetup:
-        sys.stdout.write(wrap("Your answers are kept. To continue: pinwarden setup"))
-    except KeyboardInterrupt:
-        sys.stderr.write("Your answers are kept. To continue: pinwarden setup\n")
-        raise
+    except (QuitSetup, KeyboardInterrupt) as stop:
+        _say_how_to_continue("Your answers are kept.", stop)
     return finish(run)
+
+
+def _say_how_to_continue(kept: str, stop: BaseException) -> None:
+    """Say what was kept, on stdout after "quit"; after Ctrl-C on stderr, and raise it again."""
+    if isinstance(stop, KeyboardInterrupt):
+        sys.stderr.write(f"{kept} To continue: pinwarden setup\n")
+        raise stop
+    sys.stdout.write(wrap(f"{kept} To continue: pinwarden setup"))
 
 
 def _refuse_without_terminal(args: Namespace) -> None:
