@@ -263,7 +263,7 @@ class ScriptedSession:
     def call(self, request_id: int) -> None:
         message = rpc("tools/call", {"name": "search_notes", "arguments": {}}, request_id)
         body, connection = json.dumps(message).encode(), cast(ClientConnection, Answered())
-        assert self.conversation.send_call(body, message, "search_notes", connection, b"", stateless=False)
+        assert self.conversation.send_call(body, message, "search_notes", connection, stateless=False)
 
     def server_sends(self, **members: Any) -> None:
         self.conversation.on_server_message(json.dumps({"jsonrpc": "2.0", **members}).encode())

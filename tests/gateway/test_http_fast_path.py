@@ -1,4 +1,4 @@
-"""The HTTP fast path decides like the general path: a cached head is never trusted for another body."""
+"""A cached route decides like the general path: a cached head is never trusted for another body."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ _GENERALIZED_TIME = re.compile(rb"\d{14}Z")
 _MAX_CERTIFICATES = 16
 
 
-class SignatureAlgorithm(Record):
-    """A signature or hash algorithm and its parameters."""
+class AlgorithmIdentifier(Record):
+    """A signature or hash algorithm and its parameters (``AlgorithmIdentifier`` of X.509)."""
 
     oid: str
     parameters: bytes = field(repr=False)
@@ -51,7 +51,7 @@ class SignedData(Record):
     """The signing time that the signer states. A valid signature does not prove this time."""
     attributes: bytes = field(repr=False)
     """The signed attributes, encoded as the signature covers them."""
-    algorithm: SignatureAlgorithm
+    algorithm: AlgorithmIdentifier
     signature: bytes = field(repr=False)
     signer_issuer: bytes = field(repr=False)
     """The issuer of the signer's certificate in DER; empty if the signature has a key identifier instead."""
@@ -197,19 +197,19 @@ def _get_only_value(attributes: Mapping[str, list[DerValue]], name: str) -> DerV
     )
 
 
-def _parse_algorithm(value: DerValue) -> SignatureAlgorithm:
+def _parse_algorithm(value: DerValue) -> AlgorithmIdentifier:
     parts = value.expect(der.SEQUENCE).children()
     name = parts.read_value().oid
     parameters = b"" if parts.next_tag is None else parts.read_value().encoded
     parts.check_end()
-    return SignatureAlgorithm(oid=name, parameters=parameters)
+    return AlgorithmIdentifier(oid=name, parameters=parameters)
 
 
 def _parse_hash_name(value: DerValue) -> str:
     return _get_hash_name(_parse_algorithm(value))
 
 
-def _get_hash_name(algorithm: SignatureAlgorithm) -> str:
+def _get_hash_name(algorithm: AlgorithmIdentifier) -> str:
     if algorithm.oid not in HASH_NAMES or algorithm.parameters not in (b"", b"\x05\x00"):
         _refuse(f"uses an unsupported hash algorithm: {algorithm.oid}")
     return HASH_NAMES[algorithm.oid]

@@ -251,7 +251,7 @@ def check_requirements(
     _check_signers(get_member(constraints, "require_signers"), attestations)
     verifier_required = get_member(constraints, "require_verifier_attestation") not in (None, False)
     if verifier_required:
-        _check_verifier(attestations)
+        _require_verifier_attestation(attestations)
     return CheckedRequirements(
         require_verifier_attestation=verifier_required,
         min_attestations=_check_count(get_member(constraints, "min_attestations"), attestations, literal=literal),
@@ -272,7 +272,7 @@ def _check_signers(required: Any, attestations: list[ValidAttestation]) -> None:
     )
 
 
-def _check_verifier(attestations: list[ValidAttestation]) -> None:
+def _require_verifier_attestation(attestations: list[ValidAttestation]) -> None:
     roles = sorted({attestation.role for attestation in attestations})
     if "verifier" not in roles:
         raise PinwardenError(

@@ -64,8 +64,8 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="environment variable to pass to the server: a started command inherits it, and ${NAME} in a configured "
-        "URL or its headers is replaced by it; repeatable",
+        help="environment variable to pass to the server: a started command inherits it, and its value replaces "
+        "${NAME} in a configured URL and its headers; repeatable",
     )
 
 

@@ -9,7 +9,8 @@ approve                     servers_to_approve, approve, approval_candidate
 pin                         floating_releases, pin
 prove, fetch                prove, fetch; artifact_check verifies the bytes, fetch_context downloads and resolves
 outdated, update            newer_releases, newer_dependencies, update; guided_update and lock_draft for one server
-ci                          gate.check, gate.integrity, gate.online, gate.gate_report
+ci                          gate.check, gate.integrity, gate.online, gate.repository_check, gate.skills_check;
+                            gate.gate_report builds the report, gate.rule_texts explains its codes
 enforce                     enforce, enforced_entry, enforcement_preview
 ``--undo``                  client_edits, edit_backups, undo_edits, undo_entries, undo_report
 run, gateway                run, server_start (every start of a server), server_environments, installed_bundles

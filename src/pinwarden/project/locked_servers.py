@@ -14,6 +14,7 @@ from pinwarden.lock.closure import list_approved_digests
 from pinwarden.lock.entry import Entry, find_client, is_for_client
 from pinwarden.lock.extension import has_surface, read_extension
 from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch, starts_local_command
+from pinwarden.lock.toolpin_pins import has_tool_hashes
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class LockedServer(Record):
         """The entry to start the server from: preferably with pinned bytes, an approved surface and no prompts."""
         return min(
             self.entries,
-            key=lambda entry: (_list_pinned_bytes(entry) is None, not has_surface(entry), _prompts_user(entry)),
+            key=lambda entry: (_list_pinned_bytes(entry) is None, not has_surface(entry), _needs_user_input(entry)),
         )
 
     @property
@@ -123,6 +124,11 @@ def has_pinned_bytes(entry: Entry) -> bool:
     return extension is not None and bool(extension.artifacts or extension.image)
 
 
+def has_approved_tools(entry: Entry) -> bool:
+    """Whether an entry has an approved surface or ToolPin's tool hashes, to compare a live server with."""
+    return has_surface(entry) or has_tool_hashes(entry.manifest)
+
+
 def describe_differences(servers: Iterable[LockedServer]) -> str:
     """Describe how servers with the same name differ between clients."""
     listed = tuple(servers)
@@ -175,6 +181,6 @@ def _list_pinned_bytes(entry: Entry) -> _PinnedBytes | None:
     return closure, repr(extension.image), artifacts, tuple(sorted(map(str, list_approved_digests(extension))))
 
 
-def _prompts_user(entry: Entry) -> bool:
+def _needs_user_input(entry: Entry) -> bool:
     """Whether the client asks its user for a value, which Pinwarden cannot fill in."""
     return "${input:" in repr(entry.document.get("config"))

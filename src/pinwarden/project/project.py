@@ -252,33 +252,33 @@ def _path_exists(path: Path) -> bool:
 
 def _evaluate_policies(
     policies: Policies,
-    plan: Mapping[str, Any],
+    entry_or_plan: Mapping[str, Any],
     now: str,
     published_at: str | None,
     verified_evidence: frozenset[str] | None,
 ) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
-    blocked = plan["trust"]["tier"] == "blocked"
+    blocked = entry_or_plan["trust"]["tier"] == "blocked"
     if not (blocked or policies.has_entry_rules):
         return rules
     from pinwarden.lock.policy_rules import PolicyFinding, ReleaseStatus, evaluate_policy, evaluate_toolpin_policy
 
     if blocked:
-        reasons = ", ".join(veto["code"] for veto in plan["trust"].get("vetoes", ())) or "no reason recorded"
-        rules.append(PolicyFinding(code="verdict_blocked", message=f"{plan['name']} is blocked: {reasons}"))
+        reasons = ", ".join(veto["code"] for veto in entry_or_plan["trust"].get("vetoes", ())) or "no reason recorded"
+        rules.append(PolicyFinding(code="verdict_blocked", message=f"{entry_or_plan['name']} is blocked: {reasons}"))
     if policies.toolpin is not None:
-        issues = evaluate_toolpin_policy(policies.toolpin, plan, now=now).issues
+        issues = evaluate_toolpin_policy(policies.toolpin, entry_or_plan, now=now).issues
         rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
         from pinwarden.lock.extension import read_evidence_and_publication_time
 
-        evidence, recorded_publication_time = read_evidence_and_publication_time(plan)
+        evidence, recorded_publication_time = read_evidence_and_publication_time(entry_or_plan)
         release = ReleaseStatus(
             published_at=published_at or recorded_publication_time, proved_evidence=verified_evidence
         )
         evaluation = evaluate_policy(
             policies.own,
-            _merge_recorded_evidence(plan, evidence),
+            _merge_recorded_evidence(entry_or_plan, evidence),
             now=now,
             environment=policies.environment,
             release=release,

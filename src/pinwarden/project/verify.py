@@ -56,7 +56,7 @@ def verify_server(
     return Report(
         command="verify",
         subject=f"{entry.name} {entry.version}",
-        summary=f"{entry.name} {entry.version} is {explanation.tier}: {explanation.meaning}",
+        summary=f"{entry.name} {entry.version}: {explanation.meaning}",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=tuple(sorted(rows, key=severity_rank)),
         notes=tuple(explanation.reasons),

@@ -53,7 +53,7 @@ class Postgres(Database):
             ) from None
         connection.response_seconds = self._limits.response_seconds
         try:
-            self._refuse_other_encodings(connection)
+            self._require_utf8(connection)
             self._set_timeouts(connection)
         except BaseException:
             connection.close()
@@ -76,7 +76,7 @@ class Postgres(Database):
         # Entries are hashed as UTF-8, so PGCLIENTENCODING and the address must not change the encoding.
         return {**ours, **conninfo_to_dict(self._url), "client_encoding": "utf8"}
 
-    def _refuse_other_encodings(self, connection: psycopg.Connection[Row]) -> None:
+    def _require_utf8(self, connection: psycopg.Connection[Row]) -> None:
         """Refuse a database whose encoding is not UTF-8, because it cannot store every name."""
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":

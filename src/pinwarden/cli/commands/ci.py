@@ -79,7 +79,9 @@ def _configure_ci(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--trust-root", metavar="FILE", help="with --bytes: sigstore trusted root to use")
     parser.add_argument(
-        "--live", action="store_true", help="connect to the servers and compare their tools with the approved ones"
+        "--live",
+        action="store_true",
+        help="connect to the servers and compare their tools with the approved ones; also turns on --registry",
     )
     add_gate_signature_arguments(parser)
     add_probe_arguments(parser)
@@ -87,11 +89,12 @@ def _configure_ci(parser: ArgumentParser) -> None:
 
 @command(_configure_ci)
 def ci(args: Namespace) -> int:
-    """Check that everything is as you approved it, and fail if it is not. Changes nothing.
+    """Check that everything is as you approved it, and fail if it is not.
 
     Always checks the lockfile, the approved surfaces next to it, the client configurations, and the policy. Options add
     slower checks: --live connects to the servers, --registry looks up the locked versions, --bytes downloads and hashes
-    the packages, --public-key requires a signature.
+    the packages, --public-key requires a signature. The command changes nothing in the project; outside it, it records
+    when each server was checked, for pinwarden status (last-checked.json).
 
     In a repository, all folders are searched for client configurations: a server that no lock covers fails the check. A
     repository without MCP servers passes.

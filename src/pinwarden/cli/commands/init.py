@@ -56,8 +56,8 @@ def init(args: Namespace) -> int:
     one by one on a terminal, by name with --accept, or all with --accept-all. A server with a critical finding has to
     be accepted by name.
 
-    The skills in the clients' folders are locked in place, in mcp-lock.skills.json. A skill that looks like an
-    attack has to be approved by name, with pinwarden approve NAME.
+    Pinwarden also records the skills in the clients' folders in mcp-lock.skills.json; the skills stay where they are.
+    A skill that looks like an attack has to be approved by name, with pinwarden approve NAME.
 
     Examples:
       pinwarden init

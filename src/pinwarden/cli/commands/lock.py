@@ -88,7 +88,7 @@ def lock(args: Namespace) -> int:
     from pinwarden.project.project import load_policies
 
     project = find_project_to_extend(args)
-    with _open_verification(args, project) as context:
+    with _open_fetch_context_if_verifying(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("lock")), fetch_context=context)
         report = lock_from_registry(project, _build_lock_request(args), load_policies(project), lock_options)
     return emit(report, args.format)
@@ -118,7 +118,7 @@ def add(args: Namespace) -> int:
     from pinwarden.project.project import load_policies
 
     project, request = find_project_to_extend(args), _build_lock_request(args)
-    with _open_verification(args, project) as context:
+    with _open_fetch_context_if_verifying(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("add")), fetch_context=context)
         locked = lock_from_registry(project, request, load_policies(project), lock_options)
     if locked.exit_code != EXIT_CLEAN:
@@ -325,8 +325,8 @@ def _build_lock_options(args: Namespace, how: str, *, approves: bool = True) -> 
 
 
 @contextmanager
-def _open_verification(args: Namespace, project: Project) -> Iterator[FetchContext | None]:
-    """Open the context for downloading with --verify; None without it."""
+def _open_fetch_context_if_verifying(args: Namespace, project: Project) -> Iterator[FetchContext | None]:
+    """Open a context for downloading if --verify is given, unless --offline is too; otherwise yield None."""
     if not args.verify or args.offline:
         yield None
         return

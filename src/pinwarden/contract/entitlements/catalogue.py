@@ -276,7 +276,7 @@ pickle: _pickle cPickle
 """
 """Each row is a name and its aliases: results of calls, and other names of a module."""
 
-NEEDS_NO_CALL: Final = (
+SENSITIVE_READS: Final = (
     "os.environ os.environb git.Repo().active_branch git.Repo().heads git.Repo().branches git.Repo().references "
     "git.Repo().tags git.Repo().head.is_detached git.Repo().untracked_files git.Repo().head.commit git.Repo().refs"
 )

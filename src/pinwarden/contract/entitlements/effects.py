@@ -38,7 +38,7 @@ _KINDS_BY_PATH: Final = {
 }
 _ALIASES: Final = {name: kinds[0] for kinds, name in _parse_rows(catalogue.ALIASES)}
 _METHODS: Final = {name: kinds for kinds, name in _parse_rows(catalogue.METHODS)}
-_NEEDS_NO_CALL: Final = frozenset(catalogue.NEEDS_NO_CALL.split())
+_SENSITIVE_READS: Final = frozenset(catalogue.SENSITIVE_READS.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 8
 MAX_CACHED_PATHS: Final = 20_000
@@ -180,7 +180,7 @@ def is_modelled(path: str) -> bool:
 
 def needs_no_call(path: str) -> bool:
     """Whether reading the attribute already needs the entitlement, without a call."""
-    return path in _NEEDS_NO_CALL
+    return path in _SENSITIVE_READS
 
 
 @lru_cache(MAX_CACHED_PATHS)

@@ -24,8 +24,23 @@ object                                  held by                             unti
 `PostedRequest`, or the `ToolCall`      `remote_transport.RemoteTransport`  the HTTP response of the server has ended
 ======================================  ==================================  ==========================================
 
-The first of each pair is for any request. A call of an approved tool takes the fast path and is one object for all
-three places in this package: an `open_requests.ToolCall`.
+The first of each pair is for any request. A tool call whose request head is cached is one object for all three places
+in this package: an `open_requests.ToolCall`.
+
+Two shortcuts are independent of each other. The cached route (`endpoint.CachedRoute`) leaves out the checks of the
+headers, because the same bytes passed them before. The fast path (`gateway.session.fast_path.CallFastPath`) leaves out
+the session, if it admits the call:
+
+============  ================================  ======================================================================
+head cached?  call admitted by the fast path?  what happens
+============  ================================  ======================================================================
+no            not asked                         `endpoint` checks the headers, and the session decides on the request
+yes           no                                the session decides on the `ToolCall`
+yes           yes                               the `ToolCall` is recorded and sent without the session
+============  ================================  ======================================================================
+
+A call that a cached route cannot send as it is, for example because its id is in use, is handled as if its head were
+not cached.
 
 All modules here do input or output, except `http_limits`. Decisions about messages are made in `gateway.session`.
 """

@@ -197,7 +197,7 @@ class Backend:
     def is_open(self) -> bool:
         """Whether the session is open."""
         conversation = self.conversation
-        if conversation is None or conversation.closed or conversation.session_ended:
+        if conversation is None or conversation.closed or conversation.server_session_ended:
             return False
         return not self.stateless or self.upstream.era == STATELESS
 

@@ -62,7 +62,7 @@ class Bridge:
         self._limits = manager.limits
         self._client = client
         self.closed = False
-        self.session_ended = False
+        self.server_session_ended = False
         self.stream_keeps_session_open = True
         self.last_used = manager.clock()
         self._backends: dict[str, Backend] = {}
@@ -81,7 +81,7 @@ class Bridge:
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
         self._stateless = False
-        """Whether the client is of the stateless era."""
+        """Whether the client uses the stateless protocol (2026-07-28 or later)."""
 
     # From clients
 

@@ -245,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes. A call with a cached route takes the fast path."""
+        """Handle received bytes. A call whose head is cached takes its `CachedRoute`."""
         if self._closing:
             return
         if self._current is None and not self._waiting and not self._reader.in_request:
@@ -286,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
             self.set_client(reply.client)
 
     def send_result(self, body: bytes) -> None:
-        """Send the result of a tool call. This is a fast path for `Reply.send`."""
+        """Send the result of a tool call, as `Reply.send` does, but in fewer steps."""
         transport = self._transport
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
@@ -488,20 +488,20 @@ class WriteBacklog:
 
     __slots__ = ("_last_progress", "_unread", "initial_bytes", "since", "written")
 
-    def __init__(self, now: float, unsent: int) -> None:
+    def __init__(self, now: float, unsent_bytes: int) -> None:
         self.since = self._last_progress = now
-        self.initial_bytes = unsent
+        self.initial_bytes = unsent_bytes
         self.written = 0
         """Bytes that were added to the write buffer since the backlog began."""
         self._unread = -1
 
-    def read_rate(self, now: float, unsent: int) -> float:
+    def read_rate(self, now: float, unsent_bytes: int) -> float:
         """Return how many bytes per second the client has read."""
-        return (self.initial_bytes + self.written - unsent) / (now - self.since + 0.001)
+        return (self.initial_bytes + self.written - unsent_bytes) / (now - self.since + 0.001)
 
-    def is_stalled(self, now: float, unsent: int, seconds: float) -> bool:
+    def is_stalled(self, now: float, unsent_bytes: int, seconds: float) -> bool:
         """Whether the client has read nothing for ``seconds``."""
-        unread = unsent - self.written
+        unread = unsent_bytes - self.written
         if unread != self._unread:
             self._unread, self._last_progress = unread, now
         return now - self._last_progress >= seconds

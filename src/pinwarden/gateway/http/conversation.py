@@ -119,7 +119,7 @@ class Conversation(MessageRelay):
 
     def on_session_ended(self, sent_ids: Set[RequestId], reason: str) -> None:
         """Fail the requests that were not sent before the server ended the session. Clients can retry them."""
-        self.session_ended = True
+        self.server_session_ended = True
         for request_id in [pending for pending in self._open_requests.by_id if pending not in sent_ids]:
             self.on_not_executed(request_id, reason)
 

@@ -283,25 +283,25 @@ class Endpoint:
             if session_id:
                 reply.send(400, _build_refusal(INVALID_REQUEST, "The session is already initialized."))
                 return
-            session = self._manager.open_session(route, client)
-            if session is None:
+            client_session = self._manager.open_session(route, client)
+            if client_session is None:
                 reply.send(503, _build_refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
-            sink = HttpResponseSink(reply, message.members.get("id"), headers={"mcp-session-id": session.id})
-            relay_initialize(self._manager, session, message, sink, request.parameters)
+            sink = HttpResponseSink(reply, message.members.get("id"), headers={"mcp-session-id": client_session.id})
+            relay_initialize(self._manager, client_session, message, sink, request.parameters)
             return
         if not session_id:
             reply.send(400, _build_refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
             return
-        session = self._manager.find_session(session_id, client, route)
-        if session is None:
+        client_session = self._manager.find_session(session_id, client, route)
+        if client_session is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such session."))
         elif message.is_request:
-            self._cache_route(request, route, session.conversation, message, stateless=False)
+            self._cache_route(request, route, client_session.conversation, message, stateless=False)
             sink = HttpResponseSink(reply, message.members.get("id"))
-            session.conversation.request(message, sink, request.parameters)
+            client_session.conversation.request(message, sink, request.parameters)
         else:
-            session.conversation.notify(message)
+            client_session.conversation.notify(message)
             reply.send(202)
 
     def _cache_route(
@@ -317,13 +317,15 @@ class Endpoint:
         ):
             return
         if b"origin" in request.headers or request.parameters:
-            return  # responses to browsers and calls with argument headers need the general path
+            # A cached route skips all header checks. The response to a browser needs headers that depend on its origin,
+            # and ``mcp-param-`` headers must be compared with the arguments of each call.
+            return
         name = message.params.get("name")
         if conversation.traced or type(name) is not str:
             return  # calls with spans need the general path
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
-        cached = CachedRoute(self, route, conversation, request.parameters, self._json, len(request.body))
+        cached = CachedRoute(self, route, conversation, self._json, len(request.body))
         if stateless:
             cached.set_stateless(message.meta[VERSION_META], name)
         self.routes[head] = cached
@@ -335,19 +337,19 @@ class Endpoint:
         if _EVENTS not in request.get_header(b"accept"):
             reply.send(406, _build_refusal(INVALID_REQUEST, f"The accept header must include {_EVENTS}."))
             return
-        session = self._manager.find_session(session_id, client, route) if session_id else None
-        if session is None:
+        client_session = self._manager.find_session(session_id, client, route) if session_id else None
+        if client_session is None:
             reply.send(404 if session_id else 405, headers=None if session_id else {"allow": "POST"})
         else:
-            session.conversation.listen(reply)
+            client_session.conversation.listen(reply)
 
     def _handle_delete(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
         session_id = request.get_header(b"mcp-session-id")
-        session = self._manager.find_session(session_id, client, route) if session_id else None
-        if session is None:
+        client_session = self._manager.find_session(session_id, client, route) if session_id else None
+        if client_session is None:
             reply.send(404)
         else:
-            self._manager.end_session(session)
+            self._manager.end_session(client_session)
             reply.send(200)
 
 
@@ -359,7 +361,7 @@ MAX_CACHED_ROUTES = 4096
 """The maximum number of cached routes, which take about two megabytes."""
 MAX_CACHED_HEAD_BYTES = 2048
 """Longer request heads are not cached."""
-_MAX_FAST_BODY_BYTES = 1 << 16  # longer bodies take the general path
+_MAX_CACHED_ROUTE_BODY_BYTES = 1 << 16  # longer bodies take the general path
 
 
 class CachedRoute:
@@ -371,20 +373,16 @@ class CachedRoute:
         "_generation",
         "_json",
         "_name",
-        "_parameters",
         "_route",
         "_version",
         "length",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917  one value per slot
-        self, endpoint: Endpoint, route: Route, conversation: Conversation, parameters: bytes, json: Limits, length: int
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, route: Route, conversation: Conversation, json: Limits, length: int) -> None:
         self._endpoint = endpoint
         self._generation = endpoint.generation
         self._route = route
         self._conversation = conversation
-        self._parameters = parameters
         self._json = json
         self._version = ""
         self._name = ""
@@ -400,7 +398,7 @@ class CachedRoute:
         """Forward a call. Returns False, without side effects, if the request needs the general path."""
         conversation = self._conversation
         endpoint = self._endpoint
-        if self._generation != endpoint.generation or conversation.closed or self.length > _MAX_FAST_BODY_BYTES:
+        if self._generation != endpoint.generation or conversation.closed or self.length > _MAX_CACHED_ROUTE_BODY_BYTES:
             return False
         try:
             message = parse_json(body, self._json)
@@ -419,7 +417,7 @@ class CachedRoute:
             version and (name != self._name or not meta)
         ):
             return False
-        if not conversation.send_call(body, message, name, connection, self._parameters, stateless=bool(version)):
+        if not conversation.send_call(body, message, name, connection, stateless=bool(version)):
             return False
         endpoint.requests += 1
         self._route.requests += 1

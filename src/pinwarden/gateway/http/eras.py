@@ -104,12 +104,16 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
 
 
 def relay_initialize(
-    manager: SessionManager, session: ClientSession, message: ParsedMessage, sink: ResponseSink, parameters: bytes
+    manager: SessionManager,
+    client_session: ClientSession,
+    message: ParsedMessage,
+    sink: ResponseSink,
+    parameters: bytes,
 ) -> None:
     """Relay ``initialize``. If the response is an error, continue the session over a bridge to the stateless era."""
-    if isinstance(session.route, Upstream):
-        sink = _HandshakeSink(sink, manager, session, message)
-    session.conversation.request(message, sink, parameters)
+    if isinstance(client_session.route, Upstream):
+        sink = _HandshakeSink(sink, manager, client_session, message)
+    client_session.conversation.request(message, sink, parameters)
 
 
 class _ForwardingSink:
@@ -170,24 +174,26 @@ class _HandshakeSink(_ForwardingSink):
     """Continues the session over a bridge if the response to ``initialize`` is an error."""
 
     def __init__(
-        self, sink: ResponseSink, manager: SessionManager, session: ClientSession, message: ParsedMessage
+        self, sink: ResponseSink, manager: SessionManager, client_session: ClientSession, message: ParsedMessage
     ) -> None:
         super().__init__(sink)
         self._manager = manager
-        self._session = session
+        self._client_session = client_session
         self._request = message
 
     def respond(self, message: ParsedMessage, status: int) -> None:
-        if "error" in message.members and isinstance(self._session.route, Upstream):
-            asyncio.get_running_loop().call_soon(self._continue_over_bridge, self._session.route, message, status)
+        if "error" in message.members and isinstance(self._client_session.route, Upstream):
+            route = self._client_session.route
+            asyncio.get_running_loop().call_soon(self._continue_over_bridge, route, message, status)
         else:
             super().respond(message, status)
 
     def _continue_over_bridge(self, upstream: Upstream, error_response: ParsedMessage, status: int) -> None:
-        failed, session = self._session.conversation, self._session
-        session.conversation = self._manager.open_conversation(BridgedRoute(upstream), session.client)
+        client_session = self._client_session
+        failed = client_session.conversation
+        client_session.conversation = self._manager.open_conversation(BridgedRoute(upstream), client_session.client)
         failed.close("the handshake failed")
-        session.conversation.request(self._request, _BridgedHandshakeSink(self._sink, error_response, status))
+        client_session.conversation.request(self._request, _BridgedHandshakeSink(self._sink, error_response, status))
 
 
 class _BridgedHandshakeSink(_ForwardingSink):

@@ -12,8 +12,9 @@ Three paths lead through these steps:
 - The general path runs all steps at once, without waiting: `_relay_client_message`, `_relay_server_message`.
 - A message that takes long to check goes through `_relay_on_thread`. The messages that arrive meanwhile are queued
   (`session_queue`), so that the order stays the same.
-- A call of an approved tool takes the fast path. `send_call` gives it an id and a `ToolCall`, `_admit_call` decides and
-  records, and the transport sends it. `_relay_server_message` passes the result to the `ToolCall`.
+- `send_call` gives a tool call from a cached route an id and a `ToolCall`. If the call may take the fast path,
+  `_admit_call` records it, and the transport sends it; otherwise the session decides on it. `_relay_server_message`
+  passes the result to the `ToolCall`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class MessageRelay(ABC):
         self.budget = budget
         self.transport: UpstreamTransport | None = None
         self.closed = False
-        self.session_ended = False
+        self.server_session_ended = False
         """Whether the server ended the session and accepts no further requests."""
         self.has_received = False
         """Whether the server has sent a message in this conversation."""
@@ -167,7 +168,7 @@ class MessageRelay(ABC):
             reason = "the session ended" if self.closed else "too many requests to this server are open"
             sink.fail(SERVER_UNAVAILABLE, reason)
             return None
-        if self.session_ended:
+        if self.server_session_ended:
             sink.fail_not_executed("the server ended the session")
             return None
         request_id = message.id
@@ -199,17 +200,15 @@ class MessageRelay(ABC):
                 self._open_requests.cancel(message.params.get("requestId"))
             self._on_client_message(message)
 
-    def send_call(  # noqa: PLR0913  parsed already by the caller
-        self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, stateless: bool
-    ) -> bool:
-        """Send a tool call as a `ToolCall`. Returns False, without side effects, if `request` has to send it.
+    def send_call(self, body: bytes, message: Any, name: str, connection: ClientConnection, *, stateless: bool) -> bool:
+        """Send a tool call from a cached route as a `ToolCall`. Returns False, without side effects, if it cannot.
 
-        It is forwarded on the fast path if that admits it. Otherwise the session decides on it, as on any
-        message of the client.
+        The call is forwarded without the session if the fast path admits it. Otherwise the session decides on it, as
+        on any message of the client.
         """
         transport, open_requests, client_id = self.transport, self._open_requests, message.get("id")
         request_id = to_request_id(client_id)
-        if self.closed or self.session_ended or transport is None or open_requests.is_full or request_id is None:
+        if self.closed or self.server_session_ended or transport is None or open_requests.is_full or request_id is None:
             return False
         if type(client_id) is str and len(client_id) > LONGEST_TEXT_ID:
             return False
@@ -226,7 +225,7 @@ class MessageRelay(ABC):
                 return False
             request_id, body, message["id"] = new_id, changed, new_id[1]
         now = self.last_used = self._clock()
-        call = ToolCall(self, connection, request_id, client_id, parameters, now, stateless=stateless)
+        call = ToolCall(self, connection, request_id, client_id, now, stateless=stateless)
         call.deadline = now + self.limits.response_seconds
         connection.begin_response(call)
         open_requests.add_call(request_id, call, token)

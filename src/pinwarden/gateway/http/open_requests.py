@@ -220,7 +220,7 @@ OK = 200
 
 
 class ToolCall(PostedRequest):
-    """A tool call on the fast path.
+    """A tool call from a cached route, which the fast path admitted or on which the session decides.
 
     Nearly every request is a tool call, so one object serves all sides: it is the open request of the conversation, the
     current request of the client's connection, and the request on the connection to the server. If the response is not
@@ -239,18 +239,18 @@ class ToolCall(PostedRequest):
             "transport",
             "listener",
         ),
-        *("client_id", "parameters", "rewritten", "sent_at", "token", "upstream"),
+        *("client_id", "rewritten", "sent_at", "token", "upstream"),
     )
     client_token = None
+    parameters = b""  # a call with ``mcp-param-`` headers takes no cached route
     stream = False
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(  # noqa: PLR0913
         self,
         conversation: MessageRelay,
         connection: ClientConnection,
         request_id: RequestId,
         client_id: int | str,
-        parameters: bytes,
         sent_at: float,
         *,
         stateless: bool,
@@ -265,7 +265,6 @@ class ToolCall(PostedRequest):
         self.rewritten = request_id[1] is not client_id
         self.token: RequestId | None = None
         """The progress token. The id of a call with a token is never rewritten."""
-        self.parameters = parameters
         self.sent_at = self.deadline = sent_at
         self.data = b""
         self.cancelled = False
@@ -286,7 +285,7 @@ class ToolCall(PostedRequest):
         return self._connection is not None
 
     def send_result(self, data: bytes, message: Any) -> None:
-        """Send the result to the client, on the fast path unless another message was sent before."""
+        """Send the result to the client. It is the whole response, unless another message was sent before."""
         self.has_response = True
         connection = self._connection
         if connection is None:

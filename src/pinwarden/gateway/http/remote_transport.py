@@ -85,11 +85,11 @@ class RemoteTransport:
         self._version = b""
         self._handshaken = False
         """Whether ``initialize`` succeeded, so that later messages belong to a session."""
-        self._session_ended = False
+        self._server_session_ended = False
         self._unknown_session_posts: list[_PostListener] = []
         """Posts with a status that may mean that the server does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
-        self._call_heads: dict[tuple[str, bytes, str], bytes] = {}
+        self._call_heads: dict[tuple[str, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
         self._notifications: dict[_PostListener, tuple[UpstreamRequest, float]] = {}
         """Notifications and responses of the client that the server has not accepted yet."""
@@ -121,7 +121,7 @@ class RemoteTransport:
         if self._closed:
             return
         request_id = message.id if message.is_request else None
-        if self._session_ended:
+        if self._server_session_ended:
             if request_id is not None:
                 self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
@@ -157,21 +157,16 @@ class RemoteTransport:
         """Post a tool call. The request headers are cached per tool."""
         if self._closed:
             return
-        if self._session_ended:
+        if self._server_session_ended:
             self._call_soon(self._owner.on_not_executed, call.request_id, _SESSION_ENDED)
             return
         meta = message["params"].get("_meta")
-        key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
+        key = name, "" if meta is None else meta.get(VERSION_META, "")
         head = self._call_heads.get(key)
         if head is None:
             if len(self._call_heads) >= _MAX_CACHED:
                 self._call_heads.clear()
-            head = (
-                self._post_head
-                + self._build_headers(ParsedMessage(body, message))
-                + call.parameters
-                + b"content-length: "
-            )
+            head = self._post_head + self._build_headers(ParsedMessage(body, message)) + b"content-length: "
             self._call_heads[key] = head
         call.transport = self
         call.listener = call
@@ -241,7 +236,7 @@ class RemoteTransport:
     def forget_post(self, request_id: RequestId) -> None:
         """Forget a post whose response is complete."""
         self._posts.pop(request_id, None)
-        if self._session_ended and not self._posts:
+        if self._server_session_ended and not self._posts:
             self._end_conversation()
 
     def forget_notification(self, post: _PostListener) -> None:
@@ -336,8 +331,8 @@ class RemoteTransport:
         """
         if self._closed:
             return
-        if not self._session_ended:
-            self._session_ended = True
+        if not self._server_session_ended:
+            self._server_session_ended = True
             self._session = b""
             self._initialized_post = None
             deferred, self._deferred = self._deferred, []
@@ -359,7 +354,7 @@ class RemoteTransport:
     @property
     def has_session(self) -> bool:
         """Whether the server has sent a session id."""
-        return bool(self._session) or self._session_ended
+        return bool(self._session) or self._server_session_ended
 
     def _build_headers(self, message: ParsedMessage) -> bytes:
         version = message.meta.get(VERSION_META)

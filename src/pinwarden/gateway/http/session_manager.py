@@ -43,7 +43,7 @@ class AnyConversation(Protocol):
     """A conversation with one server, or with several servers through a bridge."""
 
     closed: bool
-    session_ended: bool
+    server_session_ended: bool
     """Whether the server ended the session, so that requests need a new one."""
     last_used: float
     stream_keeps_session_open: bool
@@ -267,7 +267,7 @@ class SessionManager:
 
     def open_session(self, route: Route, client: GatewayClient) -> ClientSession | None:
         """Open a session. At a limit, ends an idle session first, or returns None if none is idle."""
-        client_sessions = [session for session in self._sessions.values() if session.client.name == client.name]
+        client_sessions = [one for one in self._sessions.values() if one.client.name == client.name]
         if len(client_sessions) >= self.limits.max_client_sessions and not self._end_idle_session(client_sessions):
             return None
         if len(self._sessions) >= self.limits.max_sessions and not self._end_idle_session(
@@ -275,27 +275,28 @@ class SessionManager:
         ):
             return None
         session_id = secrets.token_urlsafe(24)
-        session = ClientSession(session_id, client, route, self.open_conversation(route, client))
-        self._sessions[session_id] = session
-        return session
+        client_session = ClientSession(session_id, client, route, self.open_conversation(route, client))
+        self._sessions[session_id] = client_session
+        return client_session
 
     def find_session(self, session_id: str, client: GatewayClient, route: Route) -> ClientSession | None:
         """Return the open session with this id, if it belongs to this client and route; otherwise None."""
-        session = self._sessions.get(session_id)
-        if session is None or session.client != client or session.route.slug != route.slug:
+        client_session = self._sessions.get(session_id)
+        if client_session is None or client_session.client != client or client_session.route.slug != route.slug:
             return None
-        return None if session.conversation.closed or session.conversation.session_ended else session
+        conversation = client_session.conversation
+        return None if conversation.closed or conversation.server_session_ended else client_session
 
-    def end_session(self, session: ClientSession) -> None:
+    def end_session(self, client_session: ClientSession) -> None:
         """End a session for its client."""
-        self._sessions.pop(session.id, None)
-        session.conversation.close("the session ended")
+        self._sessions.pop(client_session.id, None)
+        client_session.conversation.close("the session ended")
 
     def revoke(self, clients: Set[GatewayClient]) -> None:
         """End all sessions and streams that were opened with revoked tokens."""
-        for session in [session for session in self._sessions.values() if session.client in clients]:
-            del self._sessions[session.id]
-            session.conversation.close(_REVOKED)
+        for client_session in [one for one in self._sessions.values() if one.client in clients]:
+            del self._sessions[client_session.id]
+            client_session.conversation.close(_REVOKED)
         for key in [key for key in self._stateless if key[1] in clients]:
             self._stateless.pop(key).close(_REVOKED)
 
@@ -374,14 +375,14 @@ class SessionManager:
     def _find_sessions_of_busiest_client(self) -> list[ClientSession]:
         """Return the sessions of the client with the most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
-        for session in self._sessions.values():
-            by_client.setdefault(session.client.name, []).append(session)
+        for client_session in self._sessions.values():
+            by_client.setdefault(client_session.client.name, []).append(client_session)
         return max(by_client.values(), key=len)
 
-    def _end_idle_session(self, sessions: list[ClientSession]) -> bool:
+    def _end_idle_session(self, client_sessions: list[ClientSession]) -> bool:
         """End the least recently used idle session. Returns False if none is idle."""
-        idle = [session for session in sessions if session.conversation.is_idle]
+        idle = [one for one in client_sessions if one.conversation.is_idle]
         if not idle:
             return False
-        self.end_session(min(idle, key=lambda session: session.conversation.last_used))
+        self.end_session(min(idle, key=lambda one: one.conversation.last_used))
         return True

@@ -509,7 +509,7 @@ class UpstreamRequest(Protocol):
 
 
 class QueuedRequest:
-    """A request that is not a tool call on the fast path."""
+    """A request that is not a `ToolCall`."""
 
     __slots__ = ("cancelled", "client", "data", "listener", "stream", "upstream")
 

@@ -46,7 +46,7 @@ class UpstreamTransport(Protocol):
         """Send a message; ``parameters`` are header lines to send with it over HTTP."""
 
     def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Send a tool call on the fast path."""
+        """Send a tool call that the fast path admitted."""
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request."""

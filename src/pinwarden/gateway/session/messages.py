@@ -252,13 +252,15 @@ def build_unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes
     return build_error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
-def build_blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
+def build_blocked_response(
+    request_id: Any, verdict: Verdict, server: str, call: str, requested_name: str = ""
+) -> bytes:
     """Encode the response to a blocked request: the reason, and the command with which a person reviews the change.
 
-    ``requested`` is the name in the client's request, if it differs from the verdict's key. The response never quotes
-    text from the server. The digests are in its data.
+    ``requested_name`` is the name in the client's request, if it differs from the verdict's key. The response never
+    quotes text from the server. The digests are in its data.
     """
-    name = requested or verdict.key
+    name = requested_name or verdict.key
     item = f"{verdict.entity} '{make_printable(name)}'"
     # An item that the server never listed has no definition to review.
     unlisted = verdict.code in (NOT_LISTED, METHOD_UNKNOWN)

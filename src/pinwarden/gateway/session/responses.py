@@ -44,9 +44,9 @@ from pinwarden.surface.surface import Item, ItemKind
 _IDENTITY = frozenset({"initialize", "server/discover"})
 _TASK_PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TASK_ENDED = frozenset({"completed", "failed", "cancelled"})
-_MAX_ATTEMPTS = 3  # requests for a list that lacks an item of the client's page
-_MAX_COUNTED = 10_000  # items and tasks whose rounds of requests are counted
-_MAX_TASK_REQUESTS = 100  # remembered for a task; with more of them, each poll counts as a round
+_MAX_ATTEMPTS = 3  # times that the gateway requests a list again if it lacks an item of the client's page
+_MAX_COUNTED = 10_000  # maximum number of items and tasks whose rounds of requests the gateway counts
+_MAX_TASK_REQUESTS = 100  # requests remembered for each task; after that, each poll counts as a round of requests
 
 
 class ResponseDecider:

@@ -85,7 +85,7 @@ def build_gate_result(  # noqa: PLR0913
         entry_counts=_count_entries(lock, options),
         notes=(*_describe_scope(project, config_files, options), *_describe_coverage(lock, options, failed_names)),
         servers=frozenset(entry.name for entry in lock.entries),
-        without_tools=not all(map(_has_live_pin, lock.entries)),
+        without_tools=not all(map(_has_approved_tools, lock.entries)),
     )
 
 
@@ -255,7 +255,7 @@ def _count_entries(lock: Lock, options: GateOptions, without: _NamesByCheck = Ma
             "registry", options.registries is not None, lambda entry: entry.source not in NON_REGISTRY_SOURCES
         ),
         "bytes": count("bytes", options.fetch_context is not None, _has_bytes),
-        "live": count("live", options.probe is not None, _has_live_pin),
+        "live": count("live", options.probe is not None, _has_approved_tools),
     }
 
 
@@ -265,10 +265,10 @@ def _has_bytes(entry: Entry) -> bool:
     return has_pinned_bytes(entry)
 
 
-def _has_live_pin(entry: Entry) -> bool:
-    extension = read_extension(entry)
-    pinned = extension is not None and extension.surface is not None
-    return pinned or any(member in entry.manifest for member in TOOL_HASHES)
+def _has_approved_tools(entry: Entry) -> bool:
+    from pinwarden.project.locked_servers import has_approved_tools
+
+    return has_approved_tools(entry)
 
 
 def _describe_scope(project: Project, config_files: Sequence[ConfigFile], options: GateOptions) -> Iterator[str]:

@@ -22,7 +22,7 @@ from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch_context import FetchContext, build_single_server_context
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
-from pinwarden.project.locked_servers import has_pinned_bytes
+from pinwarden.project.locked_servers import has_approved_tools, has_pinned_bytes
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
@@ -50,14 +50,14 @@ def check_live_servers(
 
     ``not_to_start`` are the names of servers that must not be started, with the reason.
     """
-    if lock.entries and not any(map(_has_pin, lock.entries)):
+    if lock.entries and not any(map(has_approved_tools, lock.entries)):
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
-    yield from report_unpinned_servers(lock, _has_pin)
+    yield from report_unpinned_servers(lock, has_approved_tools)
     checks: list[_LiveCheck] = []
     files = project.find_configs()
     for entry in lock.entries:
         if entry.name in not_to_start:
-            if _has_pin(entry):
+            if has_approved_tools(entry):
                 yield _build_unchecked_row(entry, f"was not started: {not_to_start[entry.name]}")
             continue
         try:
@@ -179,11 +179,6 @@ _NOTHING_PINNED = (
     "there is nothing to compare the live servers with: no entry has an approved surface. Approve one with "
     "pinwarden approve NAME, or all with pinwarden init --allow-execute"
 )
-
-
-def _has_pin(entry: Entry) -> bool:
-    extension = read_extension(entry)
-    return has_tool_hashes(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
 def _prepare_live_check(

@@ -153,7 +153,7 @@ _INSISTENCE = lazy_pattern(r"\b(?:always|must|afterwards?|has to|have to|every t
 
 
 def is_bare_order(sentence: str) -> bool:
-    """Whether a sentence insists, or does not say why or when something is used, as documentation does."""
+    """Whether a sentence only orders: it insists, or it does not say why or when to do something."""
     return _INSISTENCE.search(sentence) is not None or _PURPOSE.search(sentence) is None
 
 

@@ -342,7 +342,7 @@ class Fetcher:
                         response.finish(complete=True)
                         return result
                     if last or response.status not in _RETRIED:
-                        raise _build_status_error(response)
+                        raise _read_status_error(response)
                     wait = _choose_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
                 finally:
                     response.finish(complete=False)
@@ -434,7 +434,8 @@ class Fetcher:
         return manager
 
 
-def _build_status_error(response: _Response) -> PinwardenError:
+def _read_status_error(response: _Response) -> PinwardenError:
+    """Return the error for a response's status, with the error text in its body."""
     body = b""
     if "json" in response.headers.get("content-type", ""):
         with suppress(PinwardenError, *_NETWORK_ERRORS):  # omit the error text if it cannot be read completely

@@ -15,7 +15,6 @@ from pinwarden.contract.entitlements.javascript.values import (
     AbstractValue,
     Bound,
     ClassValue,
-    Constant,
     External,
     Frame,
     JsActivation,
@@ -23,6 +22,7 @@ from pinwarden.contract.entitlements.javascript.values import (
     JsItem,
     JsObject,
     JsText,
+    OpaqueValue,
     Slot,
 )
 from pinwarden.contract.entitlements.values import ENVIRONMENT
@@ -290,8 +290,8 @@ class Engine:
 
 def forget_booleans(value: AbstractValue) -> AbstractValue:
     """Replace known booleans by data."""
-    if any(isinstance(item, Constant) and item is not DATA for item in value):
-        return frozenset(DATA if isinstance(item, Constant) else item for item in value)
+    if any(isinstance(item, OpaqueValue) and item is not DATA for item in value):
+        return frozenset(DATA if isinstance(item, OpaqueValue) else item for item in value)
     return value
 
 

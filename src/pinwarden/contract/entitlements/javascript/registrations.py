@@ -84,7 +84,7 @@ class JsRegistrations(Loading):
 
     registrations: dict[tuple[object, ...], JsRegistration]
     unfollowed_updates: dict[JsObject, None]
-    """What registrations returned and the server updates with an object that cannot be followed."""
+    """Results of registrations that the server updates with an object that the analysis cannot follow."""
     private_members: dict[str, str]
     """The SDK's private members that hold handlers, if the server uses them: where it does, by name."""
 

@@ -20,8 +20,8 @@ AbstractValue: TypeAlias = frozenset[JsItem]
 """All values that an expression may have. Empty if none is known yet."""
 
 
-class Constant(JsItem):
-    """A value of which only the kind matters."""
+class OpaqueValue(JsItem):
+    """A value of which the analysis tracks only the kind."""
 
     __slots__ = ("name",)
 
@@ -32,10 +32,10 @@ class Constant(JsItem):
         return self.name
 
 
-DATA: Final = Constant("data")
+DATA: Final = OpaqueValue("data")
 """Anything that is not code: numbers, text from outside, undefined. Its methods need no entitlement."""
-TRUE: Final = Constant("true")
-FALSE: Final = Constant("false")
+TRUE: Final = OpaqueValue("true")
+FALSE: Final = OpaqueValue("false")
 
 EMPTY: Final[AbstractValue] = frozenset()
 ANY_DATA: Final[AbstractValue] = frozenset((DATA,))
