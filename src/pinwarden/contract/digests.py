@@ -29,7 +29,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROTO = "__proto__"
 
 LOCKFILE_LIMITS: Limits = replace(DEFAULT_LIMITS, max_bytes=128 * 1024 * 1024)
-"""Large enough for a lockfile with ten thousand tools and their schemas, which has tens of megabytes."""
+"""Limits for reading a lockfile. A lockfile with ten thousand tools and their schemas has tens of megabytes."""
 
 
 def hash_value(value: Any) -> str:

@@ -112,8 +112,8 @@ def _read_file_stamp(path: Path) -> _Stamp | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-_REFRESH_SECONDS = 0.25  # between queries
-_RETRY_SECONDS = 5.0  # between queries while the database is unavailable; longer, because calls wait for each query
+_REFRESH_SECONDS = 0.25  # pause between two queries
+_RETRY_SECONDS = 5.0  # pause while the database is unavailable; long, because calls wait for each query
 
 
 class FirstUseApprovals:

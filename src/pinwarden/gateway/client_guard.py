@@ -125,7 +125,7 @@ class _RawResult:
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = {}
-        """How the SDK parses the result."""
+        """The options with which the SDK parses the result."""
 
     def model_validate(self, value: Any, **options: Any) -> Any:
         self.options = options

@@ -55,12 +55,12 @@ class SessionLimits(Record):
     list_seconds: float = 20.0
     """How long a server may take to send a list before calls are refused."""
     max_rounds: int = 5
-    """How often a list is requested again because it changed while it was read."""
+    """How often the gateway requests a list again because the list changed while the gateway read it."""
     list_changed_seconds: float = 0.25
     """Interval in which ``list_changed`` notifications are coalesced, so that frequent notifications do not make all
     sessions request lists in a loop."""
     refresh_seconds: float = 0.25
-    """Interval in which approvals are read again, and so the longest delay until an approval takes effect."""
+    """How often the guard reads the approvals again, and so the longest delay until an approval takes effect."""
 
     @property
     def json_limits(self) -> Limits:
@@ -107,7 +107,7 @@ class ApprovedSurface(Record):
 
 
 _MAX_CACHED = 64  # pages; a session has four lists of a few pages each
-_MAX_CACHED_BYTES = 16 * 1024 * 1024  # of all bodies; the parsed items take several times as much
+_MAX_CACHED_BYTES = 16 * 1024 * 1024  # size of all pages together; the parsed items take several times as much
 
 
 class Guard:
@@ -128,11 +128,11 @@ class Guard:
         self.generation = 0
         """Increases when the approvals, the policy or the server's lists change. The fast path compares only this."""
         self.next_refresh = 0.0
-        """When the approvals have to be read again."""
+        """When the guard has to read the approvals again."""
         self.refuses_subscriptions = False
         """Whether the server responded that it does not support subscriptions to ``list_changed`` notifications."""
         self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
-        """How often a change was announced to all sessions, by list."""
+        """How often the guard announced a change to all sessions, by list."""
         self.tasks = TaskRegistry()
         self._source = source
         self._lock = Lock()

@@ -31,12 +31,12 @@ class Interceptor(Record):
 
     name: str
     kind: str
-    """validation or mutation."""
+    """``validation`` or ``mutation``."""
     events: tuple[str, ...]
     phases: tuple[str, ...]
     run: RunInterceptor
     mode: str = "active"
-    """``active``, or ``audit``: its result never blocks or changes a message."""
+    """``active`` or ``audit``. The result of an audit interceptor never blocks or changes a message."""
     fail_open: bool = False
     """Whether messages pass if the interceptor fails."""
     priority: int = 0

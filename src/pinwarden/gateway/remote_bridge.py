@@ -41,11 +41,11 @@ from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpReques
 from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
 from pinwarden.system.target import HttpAddress, HttpTarget, expand_placeholders
 
-_MAX_REQUESTS = 64  # open at once; further ones are queued
+_MAX_REQUESTS = 64  # maximum number of open requests; further requests are queued
 _MAX_IDLE_CLIENTS = 8
 _MAX_LINE = 64 * 1024 * 1024
 _MAX_SESSION_ID = 1024
-_POST_SECONDS = 60.0  # for the acknowledgement of a notification
+_POST_SECONDS = 60.0  # time for the server to acknowledge a notification
 _DELETE_SECONDS = 2.0
 _RECONNECT_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _EVENTS = "text/event-stream"

@@ -274,7 +274,7 @@ def _build_follower_notes(
     return tuple(notes)
 
 
-_MAX_PLACES = 5  # gateways in a report
+_MAX_PLACES = 5  # gateways that a report names
 
 
 class _Plan(Record):
@@ -438,7 +438,7 @@ def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
                 )
 
 
-_MAX_NAMES = 10  # reviews in a hint
+_MAX_NAMES = 10  # reviews that a hint names
 
 
 def _refuse_without_reason(reviews: Sequence[Review], approver: Approver) -> None:
@@ -563,7 +563,7 @@ class _Baseline(Protocol):
     surfaces: Mapping[str, Surface]
     """Approved surfaces by lock entry. A server may have one entry for each client."""
     kind: str
-    """lock or store."""
+    """``lock`` or ``store``."""
     place: str
     """The name of the lock or store, for display."""
     lock: Path | None

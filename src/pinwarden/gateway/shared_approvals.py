@@ -32,7 +32,7 @@ POLL_SECONDS = 0.5
 """Seconds between queries. An approval takes effect within about a second."""
 REPORT_SECONDS = 20.0
 """Seconds between reports of a gateway whose status does not change."""
-_MAX_DEFINITION = 4 * 1024 * 1024  # characters
+_MAX_DEFINITION = 4 * 1024 * 1024  # characters of a stored definition
 
 
 class SharedSurface(Record):

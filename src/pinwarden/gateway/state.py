@@ -297,7 +297,7 @@ def _read_host_id(folder: Path) -> str:
 
 _SUFFIX_LENGTH = 16
 _LOCK_BASELINE = "lock:"
-_SECONDS_BETWEEN_RECORDS = 60.0  # for one server, so that clients that connect often do not rewrite the file each time
+_SECONDS_BETWEEN_RECORDS = 60.0  # between two writes for one server, because clients may connect often
 
 
 def name_lock_baseline(lock: Path) -> str:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
 _FINAL_OUTPUT_SECONDS = 2.0  # how long child processes of an exited server may keep its output open
-_GRACE_SECONDS = 5.0  # for the server to save its state and exit before it is killed; clients wait about as long
+_GRACE_SECONDS = 5.0  # time for the server to save its state and exit; clients wait about as long
 _BOTH_SIDES = ("client", "server")
 
 

@@ -20,7 +20,7 @@ from pinwarden.core.strict_json import Limits
 EXTENSION = "pinwarden"
 """Pinwarden's member of ``capabilityManifest``. ToolPin keeps unknown members there, and does not hash them."""
 LOCK_LIMITS = Limits(max_bytes=256 * 1024 * 1024)
-"""Enough for fifty thousand entries of about 4 kB."""
+"""Limits for reading a lock, which allow fifty thousand entries of about 4 kB."""
 LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "code": "lock_integrity",
     "status": "passed",

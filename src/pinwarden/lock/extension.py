@@ -104,7 +104,7 @@ class ScriptApproval(Record):
     """A package whose install scripts may run, who approved it and when."""
 
     package: str
-    """Name and version, for people."""
+    """Name and version, for display."""
     digest: Digest
     """Digest of the package's archive. Other bytes under the same version are not approved."""
     by: str

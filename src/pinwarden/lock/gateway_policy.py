@@ -102,9 +102,9 @@ class ResultPolicy(Record):
     """How the gateway checks the results of calls."""
 
     max_bytes: int = 0
-    """Larger results are refused; 0 for no limit."""
+    """The maximum size of a result, above which the gateway refuses it; 0 for no limit."""
     hidden_characters: str = DEFAULTS["hidden-characters"]
-    """Control and invisible characters in results: relayed, flagged to the client, or stripped."""
+    """Whether the gateway relays, flags or strips control and invisible characters in results."""
 
 
 class GatewayRule(Record):

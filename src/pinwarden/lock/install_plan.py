@@ -42,7 +42,7 @@ class _ToolPinForm(Record):
     """What ToolPin writes for one client, beyond the member names of the client's entries."""
 
     leading_members: Mapping[str, Any] = MappingProxyType({})
-    """Members at the start of the configuration."""
+    """The members with which the configuration begins."""
     placeholder: str = "<{}>"
     """A format string: the placeholder for a value that the user must supply."""
     remote_type: str | None = None

@@ -37,7 +37,7 @@ MAX_WAIT_SECONDS = 10.0
 """How long to wait for another writer. A write takes milliseconds, because downloads happen before it."""
 
 _POLL_SECONDS = 0.01
-_MAX_READS = 10  # attempts before a file that does not match its pin counts as changed
+_MAX_READS = 10  # times that a file is read before it counts as different from its pin
 _PENDING = ".pending"
 _TEMPORARY = lazy_pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_atomically
 

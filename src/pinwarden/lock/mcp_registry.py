@@ -28,9 +28,9 @@ from pinwarden.system.target import HttpAddress
 OFFICIAL = "official"
 _OFFICIAL_URL = "https://registry.modelcontextprotocol.io"
 _MAX_RESPONSE = 16 * 1024 * 1024  # one page of 100 entries stays below 1 MiB
-_MAX_PAGES = 500  # 50,000 servers; the official registry has a fifth of that
+_MAX_PAGES = 500  # enough for 50,000 servers; the official registry has a fifth of that
 _PAGE = 100
-_SECONDS = 60.0  # a lookup takes two or three requests, of about a second each at the official registry
+_SECONDS = 60.0  # time for one lookup: two or three requests, of about a second each at the official registry
 _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]{1,8000}")

@@ -152,7 +152,7 @@ class Waiver(Record):
     reason: str
     owner: str
     expires: date
-    """The last day on which it applies."""
+    """The last day on which the waiver applies."""
 
 
 class SandboxRule(Record):

@@ -25,7 +25,7 @@ OMISSION_REASONS = {
     "unused": "it was never called",
     "server": "a server's own information is approved with its lock, not by a policy",
 }
-"""Why an observation is left out, by code."""
+"""The reasons for which a proposal leaves out an observation, by code."""
 
 
 class Observation(Record):

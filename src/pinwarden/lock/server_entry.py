@@ -30,7 +30,7 @@ class Input(Record):
     value: str | None
     """A fixed value, which may contain ``{variable}``."""
     default: Any
-    """As written, usually a string; None if there is no default."""
+    """The default value as the entry has it, usually a string; None if there is none."""
     is_required: bool
     is_secret: bool
     format: str

@@ -78,9 +78,9 @@ class PreparedServer(Record):
 
     probe: PreparedProbe
     description: str
-    """What is started or contacted, with secrets masked."""
+    """The command or address of the server, with secrets masked."""
     is_started: bool
-    """Whether a command is started; otherwise an address is contacted."""
+    """Whether Pinwarden starts a command; otherwise it contacts an address."""
 
 
 def prepare_server(server: ServerToApprove, options: ProbeOptions) -> PreparedServer:

@@ -58,15 +58,15 @@ class EntryPlan(Record):
     """How one client will start one locked server."""
 
     entry: Entry
-    """The lock entry as it is."""
+    """The current lock entry."""
     sealed: Entry
-    """The lock entry as it will be."""
+    """The new lock entry."""
     words: tuple[str, ...]
     """The new command."""
     server: ConfiguredServer | None = None
     """The server in the client's file; None if the file does not have it."""
     configured: dict[str, Any] | None = field(default=None, repr=False)
-    """Its entry in the client's file as it will be."""
+    """The new entry of the server in the client's file."""
 
     @property
     def action(self) -> str:

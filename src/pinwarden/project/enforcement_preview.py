@@ -38,7 +38,7 @@ class EnforcementPreview(Record):
     """The edits that enforcing would make if every server were approved."""
 
     entries: Mapping[Place, dict[str, Any]] = field(default_factory=dict, repr=False)
-    """By place, the entry as it would be."""
+    """The entries that enforcement would write, by place."""
     diffs: tuple[tuple[str, str], ...] = ()
     """The edit of each client's file as a unified diff, by the file's path for display."""
 

@@ -39,7 +39,7 @@ class FetchContext(Record):
     on_progress: Progress | None = None
     """Called with the number of downloaded files of one server, and the number of all its files."""
     on_servers: ProgressCallback | None = None
-    """Called with those of several servers that are being worked on."""
+    """Called with the progress of a command that works on several servers."""
     trust_root: Path | None = None
     """The trust root for attestations, if not sigstore's public one."""
 

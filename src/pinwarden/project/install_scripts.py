@@ -39,7 +39,7 @@ class AllowedScripts(Record):
     """Packages whose install scripts are approved now."""
 
     names: tuple[str, ...] = ()
-    """Each as NAME@VERSION."""
+    """The packages, each as NAME@VERSION."""
     by: str = ""
 
     def build_approvals(self, closure: Closure, now: str) -> tuple[ScriptApproval, ...]:

@@ -31,8 +31,8 @@ _MAX_BYTES = 2 * 1024 * 1024
 _MAX_KEY = 500  # characters of a path or name; longer ones are not recorded
 _LOCK_SECONDS = 1.0
 
-_MAX_ITEMS = 20  # changed items of one server
-_MAX_ITEM = 200  # characters of one
+_MAX_ITEMS = 20  # changed items to record for one server
+_MAX_ITEM = 200  # characters of the name of an item
 
 _Times = dict[str, dict[str, str]]
 _Drift = dict[str, dict[str, dict[str, Any]]]

@@ -55,9 +55,9 @@ class SkillReview(Record):
     """The skill as it was approved; None if it is new."""
     clients: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
-    """What differs from the lock."""
+    """The differences from the lock."""
     warnings: tuple[Row, ...] = ()
-    """What the scan warns about in text that is not approved yet."""
+    """The warnings of the scan about text that is not approved yet."""
     problems: tuple[Row, ...] = ()
     """Why it cannot be approved at all, such as a link in its folder."""
 

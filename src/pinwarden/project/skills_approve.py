@@ -36,7 +36,7 @@ class SkillsToApprove(Record):
 
     reviews: tuple[SkillReview, ...]
     names: frozenset[str]
-    """Those of the given names that are skills, approved or not."""
+    """The given names that are names of skills, approved or not."""
 
 
 def find_skills_to_approve(projects: Sequence[Project], names: Collection[str]) -> SkillsToApprove:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 State = Literal["yes", "no", "partly", "n/a"]
 Step = Literal["setup", "pin", "verify", "fetch", "approve", "enforce"]
-"""What to do next with a server, in the order in which it has to be done."""
+"""The next step for a server. The steps are in the order in which they have to be taken."""
 
 STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "fetch", "approve", "enforce")
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
@@ -61,10 +61,10 @@ class PlainSecret(Record):
     client: str
     file: str
     source: str
-    """Where it is: env, header, args, url, input or member."""
+    """The place of the secret: env, header, args, url, input or member."""
     name: str
     fix: str
-    """What to write instead, for this client."""
+    """The text that replaces the secret in the file of this client."""
 
 
 class ServerStatus(Record):
@@ -73,14 +73,14 @@ class ServerStatus(Record):
     name: str
     scope: LockScope
     clients: tuple[str, ...]
-    """The clients that have it configured."""
+    """The clients whose files configure the server."""
     files: tuple[str, ...]
     entries: int
-    """How many entries it has in the clients' files."""
+    """The number of the server's entries in the clients' files."""
     package: str
     """The package, image, command or address, without secrets."""
     version: str | None
-    """As the client's file or the lock names it; None if it names none."""
+    """The version that the client's file or the lock names; None if it names none."""
     pinned: State
     approved: State
     verified: State
@@ -89,18 +89,18 @@ class ServerStatus(Record):
     changed: bool = False
     """Whether a client's file differs from what was locked."""
     disabled: bool = False
-    """Whether every client has it switched off."""
+    """Whether every client has switched the server off."""
     lacks_files: bool = False
     """Whether the locked files of its package are not in the store of this machine, as in a fresh clone."""
     last_checked: str | None = None
-    """When it was last probed or verified; None if that is not known."""
+    """When Pinwarden last probed or verified the server; None if that is not known."""
     plain_secrets: tuple[PlainSecret, ...] = ()
     enforcement_obstacle: str | None = None
-    """Why it cannot be enforced; None if it can be or is."""
+    """Why the server cannot be enforced; None if it can be or is."""
     drift: tuple[str, ...] = ()
-    """What the last probe saw changed since the approval, such as ``tool search``."""
+    """The items that had changed since the approval when the server was last probed, such as ``tool search``."""
     blocked: tuple[str, ...] = ()
-    """What the gateway blocked and a person has to review, such as ``tool search``."""
+    """The items that the gateway blocked and a person has to review, such as ``tool search``."""
     next_step: Step | None = None
     next_command: str | None = None
 
@@ -116,7 +116,7 @@ class ServerStatus(Record):
 
 
 BlockedItems = Mapping[tuple[Path, str], tuple[str, ...]]
-"""By lock and server, what the gateway blocked."""
+"""The items that the gateway blocked, by lock and server."""
 
 
 def server_statuses(

@@ -19,7 +19,7 @@ class Effect(Record):
     kinds: tuple[str, ...]
     """Entitlements, or one rule that depends on the argument with index N: ``mode@N`` or ``sql@N``."""
     stated: bool
-    """Whether the catalogue has exactly this path, not only a prefix of it."""
+    """Whether the catalogue has exactly this path and not only a prefix of it."""
     known: bool = True
     """Whether the catalogue or the standard library covers the path."""
 

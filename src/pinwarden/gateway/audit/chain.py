@@ -23,9 +23,9 @@ from pinwarden.gateway.audit.event import (
 from pinwarden.gateway.audit.journal import JournalBatch, JournalEvent
 from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
-_YIELD_AFTER = 32  # entries, some hundred microseconds
+_YIELD_AFTER = 32  # entries after which other threads may run: some hundred microseconds
 _PAGE = 1000  # entries per query
-_SEARCHED_PAGE = 20_000  # entries searched by one query with conditions: some ten milliseconds
+_SEARCHED_PAGE = 20_000  # entries that one query with conditions searches in some ten milliseconds
 
 
 def load_audit_schema() -> Schema:

@@ -32,7 +32,7 @@ BLOCKED = "blocked"
 HELD = "held"
 """A change is pending review."""
 TRUSTED = "trusted"
-"""Trusted on first use: the gateway had never seen this server before."""
+"""The gateway trusted a server on first use, because it had never seen the server before."""
 APPROVED = "approved"
 REJECTED = "rejected"
 POLICY_CHANGED = "policy_changed"
@@ -66,8 +66,8 @@ SERVER_ITEM = "server"
 """The ``item_kind`` for a server's description of itself; ``item`` is serverInfo, capabilities or instructions."""
 
 _MAX_TEXT = 1024  # characters of a name or sentence; a server may send megabytes
-_MAX_ARGUMENTS = 64 * 1024  # characters of recorded arguments
-_MAX_EXPECTED = 64  # digests
+_MAX_ARGUMENTS = 64 * 1024  # characters of the arguments of one call
+_MAX_EXPECTED = 64  # approved digests in one event
 
 _TEXT_MEMBERS = (
     "server",
@@ -117,7 +117,7 @@ class AuditEvent(Record):
     policy: str = ""
     """The digest of the policy that decided."""
     by: str = ""
-    """Who approved or rejected."""
+    """The person who approved or rejected."""
     arguments: bytes | None = None
     """The JSON text of a call's arguments, only if the policy records them."""
 
@@ -207,7 +207,7 @@ class LogEntry(Record):
     source: str
     """Identifies one run of one gateway."""
     nth: int
-    """Counts the events of that run from 1, without gaps, so that a lost event is noticed."""
+    """Counts the events of that run from 1, without gaps, so that verification detects a lost event."""
     event: AuditEvent
 
 
@@ -296,7 +296,7 @@ MESSAGES = {
     "cut_off": "is missing: the log ends before the given head",
     "rewritten": "differs from the given head or export: the log was rewritten",
 }
-_MAX_BREAKS = 100  # in a report
+_MAX_BREAKS = 100  # problems of the chain that a report lists
 
 
 class ChainBreak(Record):

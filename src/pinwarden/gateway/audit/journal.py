@@ -38,11 +38,11 @@ from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
 _OLDER_MAGIC = b"pinwarden-journal/3 "  # the format before calls with a string as request id
-_HEADER = 256  # bytes, filled up with spaces
+_HEADER = 256  # bytes of the header, which ends with spaces
 WORD = 8  # bytes
 CALL = 3 * WORD  # bytes of a call: template with checksum, request id, time
 CHECKSUM_MASK = 0xFFFFFFFF
-_CALL_BIT = 1 << 63  # in the first word: a call, with its template instead of a length
+_CALL_BIT = 1 << 63  # set in the first word of a call, which has a template instead of a length
 _MAX_PACKED = 8192  # characters of a packed event; a longer one is written as JSON, which truncates it
 STEP = 1 << 17  # bytes by which the file grows
 _MAX_RECORD = 1 << 20  # bytes; a longer record is damage
@@ -57,7 +57,7 @@ _TEXTS = (
 )
 _get_texts = attrgetter(*_TEXTS)
 TEXT_CALL = Struct("=cQQ")
-"""The start of the record of a call whose request id is a string: ``@``, the template, the time."""
+"""The start of the record of a call whose request id is a string. It has ``@``, the template and the time."""
 
 
 class JournalEvent(NamedTuple):
@@ -99,7 +99,7 @@ class Journal:
         self.start = start
         """The position after the header."""
         self.capacity = 0
-        """Bytes in the map."""
+        """The size of the map in bytes."""
         self.map: mmap | None = None
         self.words: Any = ()
         """The map as 8-byte words."""

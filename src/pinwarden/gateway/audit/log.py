@@ -49,9 +49,9 @@ class AuditLimits(Record):
     """Limits of the log, in seconds and bytes."""
 
     gather_seconds: float = 0.05
-    """Seconds in which events are collected for one commit."""
+    """How many seconds the thread collects events for one commit."""
     batch_bytes: int = 1 << 20
-    """Maximum size of one commit, which is built in memory."""
+    """Maximum size of one commit, which the thread builds in memory."""
     max_backlog_bytes: int = 16 << 20
     """Size of the journal above which `record` waits for the database."""
     max_journal_bytes: int = 256 << 20
@@ -94,7 +94,7 @@ class AuditLog:
         self._fast_until = 0
         """The journal size up to which `record_call` may skip its checks; 0 if it must make them."""
         self._changed = threading.Condition(self._lock)
-        """Notified after every commit and every failure."""
+        """The condition that the thread notifies after every commit and every failure."""
         self._committed_end = self._journal.start
         """The journal position up to which the database has all events."""
         self._open_count = 0

@@ -52,7 +52,7 @@ def _strip_hidden_characters(text: str) -> str:
 
 
 _MAX_RECORDED = 32 * 1024
-"""Maximum number of characters that are recorded per call. Later members and elements are left out."""
+"""Maximum number of characters that the gateway records of one call. It leaves out later members and elements."""
 _LEFT_OUT = "<left out>"
 
 

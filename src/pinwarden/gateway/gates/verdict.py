@@ -9,13 +9,13 @@ from pinwarden.core.record import Record
 from pinwarden.surface.drift.changes import Change
 
 ALLOW = "allow"
-"""Identical to the approved definition, or changed in a way that the policy ignores."""
+"""The definition is the approved one, or differs in a way that the policy ignores."""
 AUDIT = "audit"
-"""Differs from the approved definition, but the policy only records this."""
+"""The definition differs from the approved one, but the policy only records this."""
 WARN = "warn"
-"""Differs from the approved definition; recorded, and the client gets a warning."""
+"""The definition differs from the approved one. The gateway records this and warns the client."""
 BLOCK = "block"
-"""Removed from lists, and refused when a client uses it."""
+"""The gateway removes the item from lists, and refuses its use."""
 
 
 class Verdict(Record):

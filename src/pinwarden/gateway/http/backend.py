@@ -31,7 +31,7 @@ from pinwarden.surface.protocol import (
 )
 
 _MAX_PAGES = 200
-_MAX_REASON = 500  # characters
+_MAX_REASON = 500  # characters of an error message of the server
 _ID_PREFIX = "pinwarden-merged-"
 _CACHE = {"ttlMs": 0, "cacheScope": "private"}
 _CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})

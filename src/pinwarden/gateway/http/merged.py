@@ -309,7 +309,7 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _MAX_SLUG = 32
 MAX_NAME = 128
 """The longest tool name that the protocol recommends, in characters."""
-_SHORT_HASH, _LONG_HASH = 8, 64  # digits of a hash suffix
+_SHORT_HASH, _LONG_HASH = 8, 64  # hex digits of the hash at the end of a shortened name
 _NAME_HASH_DIGITS = 32  # long enough to prevent collisions
 _SHORTENED = re.compile(rf".*-[0-9a-f]{{{_NAME_HASH_DIGITS}}}", re.DOTALL)
 _SEPARATOR = "__"

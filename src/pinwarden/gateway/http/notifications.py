@@ -82,8 +82,8 @@ class NotificationStream:
 LIST_CHANGED_MARK = b"list_changed"
 """Bytes that every ``list_changed`` notification contains."""
 _MAX_BYTES = 1024  # in practice, notifications are below 200 bytes
-_BURST = 16  # forwarded notifications of one kind per interval; servers send a few at start-up
-_MAX_KINDS = 32  # throttled kinds of notifications in one conversation; each subscription is a kind
+_BURST = 16  # notifications of one kind to forward in one interval; servers send a few at start-up
+_MAX_KINDS = 32  # kinds of notifications to throttle in one conversation; each subscription is a kind
 _JSON = Limits(max_bytes=_MAX_BYTES)
 
 _Key = tuple[str, Any]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read its input"
 _TOO_MANY_STREAMS = "too many streams to this server are open; close one, or try again later"
-_MAX_CACHED = 256  # cached header blocks
-_MAX_CACHED_BYTES = 2048  # size of a cached header block
+_MAX_CACHED = 256  # maximum number of cached header blocks
+_MAX_CACHED_BYTES = 2048  # maximum size of a cached header block
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"

@@ -96,7 +96,7 @@ class SharedProcess:
         """The timer that ends the process unless it sends a message; None if no ping is open."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
-        """Transports with a message to write, without duplicates."""
+        """The transports that have a message to write, each once."""
         child.hand_over(self, self.write_queued)
         self._first_transport = self.attach(first_owner)
         self.first_transport = self._first_transport

@@ -22,8 +22,8 @@ from pinwarden.system.target import HttpAddress
 
 _EVENT_STREAM = b"text/event-stream"
 _HEAD_END = b"\r\n\r\n"
-_MAX_CACHED = 256  # cached response heads per server
-_MAX_CACHED_BYTES = 2048  # size of a cached response head
+_MAX_CACHED = 256  # maximum number of cached response heads of one server
+_MAX_CACHED_BYTES = 2048  # maximum size of a cached response head
 _MAX_BUFFERED = 1 << 16  # bytes of a body that is buffered; a longer body is parsed in parts
 _BUDGET_STEP = 1 << 16  # bytes of an incomplete response between two updates of the budget
 _HEAD_SLICE = 1 << 14  # bytes that are parsed at once before the body begins

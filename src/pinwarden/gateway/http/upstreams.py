@@ -54,9 +54,9 @@ class Permissions(Record):
     """Risky actions that the user allows with options of ``pinwarden gateway``."""
 
     execute: bool = False
-    """Start commands whose bytes are not verified, as configured."""
+    """Whether to start commands whose bytes are not verified, as configured."""
     private: bool = False
-    """Connect to host names that resolve to private addresses."""
+    """Whether to connect to host names that resolve to private addresses."""
     variables: tuple[str, ...] = ()
     """Environment variables to send to remote servers and to pass to commands."""
 

@@ -18,7 +18,7 @@ from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
-_MAX_DOUBLINGS = 7  # of the delay before the next attempt; the longest delay is about an hour
+_MAX_DOUBLINGS = 7  # times that the delay before an attempt doubles, up to about an hour
 
 
 class ListSubscription:

@@ -22,8 +22,8 @@ from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUN
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
 DISCOVER = "server/discover"
-_RETRY_SECONDS = 2.0  # wait before a list that could not be read is requested again
-_LONG = 30  # checking 30 changed items takes about ten milliseconds
+_RETRY_SECONDS = 2.0  # pause before the gateway requests a list again that it could not read
+_LONG = 30  # items of a long list; checking 30 changed items takes about ten milliseconds
 
 
 class CheckedList:

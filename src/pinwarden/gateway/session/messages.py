@@ -313,7 +313,7 @@ def coerce_id(value: Any) -> int | None:
 
 # Messages that are slow to check
 
-_SHORT = 4096  # bytes; a message of this size is checked in a millisecond or two
+_SHORT = 4096  # bytes of a short message, which takes a millisecond or two to check
 _SLOW_METHODS = frozenset({"interceptor/invoke", LISTEN})
 """Client requests that name many items."""
 _EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})

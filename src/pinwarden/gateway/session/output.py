@@ -71,9 +71,9 @@ class OutputBuilder:
 
 _DEFINITION_EVENT_KINDS = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USE_EVENT_KINDS = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
-_MAX_NAME, _MAX_NAMES = 60, 12  # characters of a name, and names, in the event of a first use
+_MAX_NAME, _MAX_NAMES = 60, 12  # the event of a first use has at most 12 names of at most 60 characters
 _MAX_REASONS = 100  # reasons that are counted separately; about a dozen exist, but some contain text of a server
-_MAX_SERVER_REQUESTS = 100  # recorded one by one; of later ones, only some are recorded
+_MAX_SERVER_REQUESTS = 100  # requests of a server that are all recorded; of later requests, only some are
 _MAX_REMEMBERED = 50_000  # definitions, and as many uses, that are not recorded again in a session
 
 

@@ -31,7 +31,7 @@ _BY_NAME = {CALL: TOOL, "prompts/get": PROMPT}
 _BY_URI = frozenset({"resources/read", "resources/subscribe"})
 _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
-_MAX_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
+_MAX_SUBSCRIBED = 1000  # maximum number of resources or tasks in one subscription
 _BEFORE_IDENTITY = frozenset({"initialize", "server/discover", "ping"})
 """Methods that are forwarded before the server has identified itself."""
 _WITHOUT_ITEM = _BEFORE_IDENTITY | {"logging/setLevel", "resources/unsubscribe", LIST_TASKS}
@@ -393,7 +393,7 @@ CLIENT_NOTIFICATIONS = frozenset(
 )
 MAX_UNKNOWN_METHODS = 100
 """How many unknown methods one session records. Real extensions have a handful."""
-_MAX_METHOD = 100  # characters in the log; a longer name is blocked, because a rule could match its truncated form
+_MAX_METHOD = 100  # characters of a method; longer ones are blocked, because a rule could match the truncated name
 
 
 class UnknownMethodDecider:

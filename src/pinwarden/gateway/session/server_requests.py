@@ -31,7 +31,7 @@ from pinwarden.gateway.session.tasks import TASK_METHODS
 from pinwarden.surface.protocol import INVALID_REQUEST, SERVER_UNAVAILABLE, TASK_NOTIFICATIONS
 
 _PING = "ping"
-_MAX_METHOD = 100  # characters in the log
+_MAX_METHOD = 100  # characters of a method in the audit log
 SERVER_NOTIFICATIONS = frozenset(
     f"notifications/{name}"
     for name in (

@@ -74,7 +74,7 @@ from pinwarden.surface.protocol import (
 from pinwarden.surface.surface import TOOL
 
 _NOTIFICATION = "notifications/"
-_MAX_METHOD = 100  # characters in the log
+_MAX_METHOD = 100  # characters of a method in the audit log
 _AMBIGUOUS = "Two JSON parsers could read this message differently."
 _APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked."
 

@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import JsonSpan, find_array_spans, find_object_spans
 
 Edit = tuple[int, int, str]
-"""Start and end offset, and the replacement text."""
+"""An edit of a text: start and end offset, and the replacement."""
 
 
 def find_member(text: str, offset: int, name: str) -> JsonSpan | None:

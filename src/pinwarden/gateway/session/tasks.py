@@ -19,8 +19,8 @@ TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 CANCEL_TASK = "tasks/cancel"
 """A client may always cancel its own tasks, even if the tool is no longer approved."""
 LIST_TASKS = "tasks/list"
-_MAX_TASKS = 10_000  # remembered per client; the oldest are forgotten and then unknown
-_MAX_ID_LENGTH = 1024  # characters
+_MAX_TASKS = 10_000  # tasks to remember for each client; beyond that, the gateway forgets the oldest
+_MAX_ID_LENGTH = 1024  # characters of a task id
 
 
 class TaskRegistry:

@@ -18,9 +18,9 @@ from pinwarden.system.database import Database, Row, Transaction
 APPROVED = "approved"
 WITHDRAWN = "withdrawn"
 
-_NAME_LENGTH = 32  # hex digits
-_MAX_APPROVALS = 5000  # of one server; people approve fewer
-_MAX_REFUSED = 200  # names that one gateway reports
+_NAME_LENGTH = 32  # hex digits of the name of an approval
+_MAX_APPROVALS = 5000  # approvals for one server; people approve fewer
+_MAX_REFUSED = 200  # names of refused approvals that one gateway reports
 FRESH_SECONDS = 120
 """How long a gateway counts as running after its last report. Gateways report more often, but clocks differ."""
 
@@ -30,7 +30,7 @@ class StoredApproval(Record):
 
     name: str
     sequence: int
-    """Increases with every decision in the database."""
+    """A number that increases with every decision in the database."""
     server: str
     identity: str
     """The identity of the server in the approver's lock: a digest of its command or URL."""

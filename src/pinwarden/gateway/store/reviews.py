@@ -25,8 +25,8 @@ REJECTED = "rejected"
 SUPERSEDED = "superseded"
 STATES = (PENDING, APPROVED, REJECTED, SUPERSEDED)
 
-_MAX_SUPERSEDED = 20  # of one item, so that a server that always changes does not fill the disk
-_MAX_PENDING = 2000  # of one server; further changes are blocked and recorded in the audit log only
+_MAX_SUPERSEDED = 20  # old reviews kept for one item, so that a server that always changes does not fill the disk
+_MAX_PENDING = 2000  # pending reviews of one server; further changes are blocked, but only the audit log has them
 _NAME_LENGTH = 32  # hex digits, so that no server can construct two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
 
@@ -324,8 +324,8 @@ class Sighting(Record):
     """The number of sessions in which the definition was served; 0 in an update by a session that already counts."""
 
 
-_MAX_DIGESTS = 20  # of one item, so that a server that always changes does not fill the disk
-_MAX_ITEMS = 5000  # of one server
+_MAX_DIGESTS = 20  # digests kept for one item, so that a server that always changes does not fill the disk
+_MAX_ITEMS = 5000  # items kept for one server
 _SIGHTING_COLUMNS = ", ".join(field_names(Sighting))
 _SIGHTING_MARKS = ", ".join("?" for _ in field_names(Sighting))
 

@@ -36,7 +36,7 @@ RULE_TABLES = (
 )
 """Module and name of each table, with the tables of the most frequent codes first."""
 _PREFIXES = {"MESSAGES": "It "}
-"""What makes a sentence of the phrases in a table."""
+"""The text that turns the phrases of a table into sentences."""
 _TEXTS = {COULD_NOT_CHECK: "A check could not be completed, so its result is unknown."}
 
 

@@ -49,7 +49,7 @@ class InterpreterBase:
         self.depth = 0
         self.exhausted = False
         self.current = Activation("<none>", NOWHERE, NOWHERE.frame)
-        """The activation being followed."""
+        """The activation that the analysis follows now."""
         self.pending: dict[Activation, None] = {}
         """Activations to follow, or to follow again because a value that they read may refer to more objects."""
 

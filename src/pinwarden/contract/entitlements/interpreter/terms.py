@@ -16,7 +16,7 @@ The largest server measured needs 180. Beyond this limit, the entitlements are r
 """
 
 MAX_DEPTH = 24
-"""The depth to which nested calls are followed immediately. Deeper calls are queued, to bound Python's call stack."""
+"""The depth to which the analysis follows nested calls at once. Deeper calls are queued, to bound Python's stack."""
 
 MAX_OBJECTS = 64
 """The limit of objects that one variable may refer to.
@@ -100,7 +100,7 @@ BUILTINS: Final = (
     "ord pow print property range repr reversed round set setattr slice sorted staticmethod str sum super tuple "
     "type vars zip __builtins__ __loader__ __spec__"
 )
-"""Names available in every module."""
+"""The names that every module has."""
 
 CONTAINERS: Final = (
     "list List tuple Tuple set Set frozenset FrozenSet Sequence Iterable Iterator AsyncIterator dict Dict Mapping "

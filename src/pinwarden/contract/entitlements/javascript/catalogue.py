@@ -136,7 +136,7 @@ native: koffi ffi-napi ref-napi bindings node-gyp-build ffi-rs
 -: franc natural compromise stopword dedent common-tags slugify change-case pluralize nunjucks mustache ejs pug
 -: handlebars liquidjs eta big.js bignumber.js decimal.js long number-to-words @types/* untildify is-docker
 """
-"""``*`` at the end covers every package with that beginning."""
+"""A name that ends with ``*`` stands for every package whose name begins with the text before it."""
 
 VALIDATORS: Final = frozenset(("zod", "zod/v4", "zod/v3", "zod/v4-mini", "valibot", "yup", "joi", "superstruct"))
 """Packages whose schemas keep callbacks and call them when they validate."""

@@ -30,7 +30,7 @@ from pinwarden.core.strict_json import parse_last_wins
 
 MAX_MODULES: Final = 3_000
 MAX_PACKAGE_MODULES: Final = 400
-"""The maximum number of modules of dependencies that are followed."""
+"""The maximum number of modules of dependencies that the analysis follows."""
 UNREADABLE: Final = "the source cannot be read"
 NATIVE_CODE: Final = "compiled code is loaded"
 _ENDINGS: Final = (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".json")

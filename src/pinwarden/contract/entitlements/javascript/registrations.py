@@ -74,7 +74,7 @@ class JsRegistration:
         self.this: AbstractValue = EMPTY
         self.schemas: AbstractValue = EMPTY
         self.registered: JsObject | None = None
-        """What the call returned; the server can replace the handler through it."""
+        """The object that the call returned, through which the server can replace the handler."""
         self.dispatches = False
         """Whether the function handles all items of this kind, and selects by name."""
 
@@ -86,7 +86,7 @@ class JsRegistrations(Loading):
     unfollowed_updates: dict[JsObject, None]
     """Results of registrations that the server updates with an object that the analysis cannot follow."""
     private_members: dict[str, str]
-    """The SDK's private members that hold handlers, if the server uses them: where it does, by name."""
+    """Where the server uses a private member of the SDK that holds handlers, by the name of the member."""
 
     def get_member(self, value: AbstractValue, name: str | None, line: int) -> AbstractValue:
         """Return the values of a member, and notice the use of an SDK's private members."""
