@@ -91,7 +91,7 @@ class StatusPages:
             (
                 "http_cut_total",
                 "counter",
-                "Client connections that were closed because the client did not read.",
+                "Client connections that the gateway closed because the client read its responses too slowly.",
                 connections.slow_disconnects,
             ),
             ("http_unsent_bytes", "gauge", "Bytes in write buffers of client connections.", connections.unsent_bytes),
