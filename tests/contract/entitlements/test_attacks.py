@@ -636,4 +636,4 @@ def test_an_attack_with_too_much_code_is_reported_as_unknown_reach() -> None:
     """Attack: too much code to analyse up to the harmful part."""
     chain = "\n".join(f"def f{n}(x):\n    return f{n + 1}(x)" for n in range(5500))
     result = entitlements_of(f"import os\n{chain}\ndef f5500(x):\n    os.system(x)\ndef handler(x):\n    f0(x)\n")
-    assert result.unknown[0].reason == "the program is too large to analyse completely"
+    assert result.unknown[0].reason == "the program is too large to be followed to its end"

@@ -135,7 +135,7 @@ def _combine_entitlements(
         if not roots[handler]
     ]
     if interpreter.exhausted:
-        notes.append(_build_unfollowed_code("the program is too large to analyse completely", handlers[0]))
+        notes.append(_build_unfollowed_code("the program is too large to be followed to its end", handlers[0]))
     return Entitlements(
         kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
     )

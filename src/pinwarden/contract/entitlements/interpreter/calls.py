@@ -274,7 +274,9 @@ class Calls(Attributes):
         if function is None or activation.running:
             return
         if activation.runs >= MAX_RUNS:
-            self.record_unknown(activation.frame, "too tangled to analyse completely", function.node, activation.label)
+            self.record_unknown(
+                activation.frame, "too tangled to be followed to its end", function.node, activation.label
+            )
             return
         before = activation.returns, activation.yields
         caller, self.current = self.current, activation

@@ -29,7 +29,7 @@ from pinwarden.contract.entitlements.values import Analysis, Entitlements, Unfol
 NOT_FOUND = "the handler was not found in the source"
 UPDATED = "the handler is updated with an object that cannot be followed"
 REPLACED = "the server uses a private member of the SDK, through which handlers can be replaced"
-TOO_LARGE = "the program is too large to analyse completely"
+TOO_LARGE = "the program is too large to be followed to its end"
 
 
 class _Interpreter(JsRegistrations):
