@@ -74,11 +74,12 @@ class AtTerminal:
         env: dict[str, str],
         seconds: float = 60,
         columns: int = 80,
+        lines: int = 24,
         program: str = "",
     ) -> None:
         """Start ``pinwarden`` with these arguments, or ``program``, which is Python code."""
         self._controller, terminal = pty.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._process: subprocess.Popen[bytes] | zygote.Process
         if not program and zygote.can_run(env):
             streams = (terminal, terminal, terminal)

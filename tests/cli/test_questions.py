@@ -84,3 +84,19 @@ def test_a_letter_means_the_same_in_every_question() -> None:
     assert choice_letters(["approve", "all", "show", "skip"]) == {"approve": "a", "all": "l", "show": "s", "skip": "k"}
     with pytest.raises(ValueError, match="same letter"):
         choice_letters(["skip", "show", "stop"])
+
+
+def test_no_spinner_is_written_over_a_question(tmp_path: Path) -> None:
+    program = (
+        "import time; from pinwarden.cli import questions; from pinwarden.cli.streams import Progress\n"
+        "wait = questions._wait_for_line\n"
+        "questions._wait_for_line = lambda: (time.sleep(0.7), wait())  # a person who thinks for longer than a frame\n"
+        "with Progress('working'):\n"
+        "    time.sleep(1.3)\n"
+        "    print('answer:', questions.ask('Go on?', ('yes', 'quit'), 'yes'))"
+    )
+    with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=program) as terminal:
+        terminal.until("working")
+        terminal.until("Go on?")
+        terminal.types("\n")
+        assert "working" not in terminal.until("answer: yes")

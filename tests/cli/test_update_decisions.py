@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> Iterator[SeveralClients]:
 
 def at_terminal(world: World, *arguments: str) -> AtTerminal:
     environment = {**os.environ, **world.environment, "NO_COLOR": "1"}
-    return AtTerminal("update", *arguments, *ALLOWED, cwd=world.root, env=environment, seconds=240)
+    return AtTerminal("update", *arguments, *ALLOWED, cwd=world.root, env=environment, seconds=120, lines=200)
 
 
 def versions(world: World) -> set[str]:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pinwarden.cli.streams import Progress
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -77,12 +79,15 @@ def read_line(prompt: str) -> str:
     sys.stdout.flush()
     sys.stderr.write(prompt)
     sys.stderr.flush()
+    Progress.paused = True
     try:
         _wait_for_line()
         line = sys.stdin.readline()
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         raise
+    finally:
+        Progress.paused = False
     if not line:
         sys.stderr.write("\n")
     return line

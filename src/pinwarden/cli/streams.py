@@ -46,6 +46,9 @@ class Progress:
     for each that was finished.
     """
 
+    paused = False
+    """Set while a question waits for its answer: a spinner would write over the question."""
+
     def __init__(self, activity: str) -> None:
         import threading
 
@@ -84,6 +87,9 @@ class Progress:
             return
         frame = 0
         while not self._stop.is_set():
+            if Progress.paused:
+                self._stop.wait(0.2)
+                continue
             now = time.monotonic()
             activity = f"{_SPINNER[frame % 4]} {self._activity}{self._format_bar()}"
             line = f"{activity} {int(now - started)}s{self._format_servers(now)}"
