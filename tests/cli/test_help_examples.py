@@ -19,6 +19,7 @@ from pinwarden.bundle.log_documents import Pointer, build_unsigned_pointers
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.keys import PublicKey
+from pinwarden.core.signed_note import WitnessKey
 from tests.cli.run import Outcome, pinwarden_in
 from tests.cli.terminal import AtTerminal
 from tests.cli.test_contract import SDK
@@ -26,6 +27,7 @@ from tests.conformance.vectors import vectors_dir
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
 from tests.registry.replica import Replica
 from tests.servers.acme_packages import acme_registries
+from tests.skills.folder import PDF
 from tests.support.bundle_world import BEFORE, trust_value
 from tests.support.registries import docker_registry, needs_registry
 
@@ -37,6 +39,7 @@ NEEDS_MORE = (
     "pinwarden bundle push",
     "pinwarden bundle pull",
     "pinwarden registry serve",
+    "pinwarden witness serve",
     "pinwarden approve",
     "pinwarden setup",
 )
@@ -65,6 +68,7 @@ class Reader:
             "PINWARDEN_APPROVER": "reader",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
+        self.served: dict[str, str] = {}  # what stands in examples for something of a live registry
         self.home.mkdir()
         (self.root / ".git").mkdir(parents=True)
         for project in (self.root, self.root / "services" / "search", self.root / "services" / "mail"):
@@ -88,6 +92,12 @@ class Reader:
         assert "Traceback" not in outcome.err, outcome.err
         return outcome
 
+    def words(self, line: str) -> list[str]:
+        """The arguments of an example."""
+        for shown, real in self.served.items():
+            line = line.replace(shown, real)
+        return shlex.split(line.partition(" > ")[0])[1:]
+
     def pack(self) -> None:
         """The bundle of a server, and an attestation for it."""
         (self.root / "notes").mkdir()
@@ -97,10 +107,10 @@ class Reader:
         attest = ("--key", "release.pem", "--role", "maintainer", "--output", "notes.attestation.json")
         self.run("attest", "acme.notes-1.0.0.car", *attest)
 
-    def publish(self, stack: ExitStack, *, again: bool = False) -> Replica:
+    def publish(self, stack: ExitStack, *serve: str, again: bool = False) -> Replica:
         """A registry with the bundle in it, and its export. ``again``: the bundle is left for an example to publish."""
         self.pack()
-        replica = Replica("--data", str(self.root / "registry-data"), env=self.variables)
+        replica = Replica("--data", str(self.root / "registry-data"), *serve, env=self.variables)
         stack.callback(replica.kill)
         data = ("--data", "registry-data")
         self.run("registry", "namespace", "add", "acme", "--owner", "release.pem.pub", *data)
@@ -152,6 +162,9 @@ def _bundle(reader: Reader, _: ExitStack) -> None:
     )
     (reader.root / "trust.json").write_text(json.dumps(trust_value(trust)))
     (reader.root / "policy.json").write_text('{"filesystem": "read_only"}')
+    skill = reader.root / ".claude" / "skills" / "pdf"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text(PDF)
 
 
 def _contract(reader: Reader, _: ExitStack) -> None:
@@ -194,6 +207,25 @@ def _install(reader: Reader, stack: ExitStack) -> None:
     reader.run("trust", "add", "release.pem.pub", "--role", "maintainer", "--role", "verifier")
 
 
+def _operator(reader: Reader, stack: ExitStack) -> None:
+    """A registry, a copy of its key, and what a monitor has seen of its log."""
+    reader.publish(stack)
+    shutil.copy(reader.root / "registry-data" / "registry.key", reader.root)
+    reader.run("log", "monitor", "export", "--state", "monitor.json")
+
+
+def _search(reader: Reader, stack: ExitStack) -> None:
+    reader.served["http://127.0.0.1:8470"] = reader.publish(stack).url
+
+
+def _witness(reader: Reader, stack: ExitStack) -> None:
+    """A registry that knows the witness."""
+    reader.run("keygen", "witness.pem")
+    key = PublicKey.parse((reader.root / "witness.pem.pub").read_text().strip())
+    replica = reader.publish(stack, "--witness", str(WitnessKey(name="witness.example", key=key)))
+    reader.served |= {REGISTRY_URL: replica.url, "VKEY": replica.checkpoint_key}
+
+
 PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "artifacts": _packages,
     "bundle": _bundle,
@@ -201,10 +233,13 @@ PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "digest": _plain,
     "install": _install,
     "lock": _registry_cache,
+    "operator": _operator,
     "registry": lambda reader, stack: reader.publish(stack),
     "run": _built,
+    "search": _search,
     "signature": lambda reader, _: reader.pack(),
     "trust": lambda reader, stack: reader.publish(stack),
+    "witness": _witness,
 }
 OFFLINE = ("pinwarden lock io", "pinwarden add", "pinwarden update", "pinwarden outdated")
 
@@ -217,7 +252,7 @@ def test_the_examples_of_a_family_run(name: str, tmp_path: Path, stack: ExitStac
         for line in examples(command):
             if not line.startswith(NEEDS_MORE):
                 offline = f"{line} --offline" if line.startswith(OFFLINE) else line
-                reader.run(*shlex.split(offline.partition(" > ")[0])[1:])
+                reader.run(*reader.words(offline))
 
 
 @needs_registry
@@ -231,10 +266,13 @@ def test_the_examples_with_an_oci_registry_run(tmp_path: Path) -> None:
             assert done.code == 0, f"{line}\n{done.out}{done.err}"
 
 
-def test_the_example_of_a_registry_serves_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["registry serve", "witness serve"])
+def test_the_example_of_a_server_serves(name: str, tmp_path: Path, stack: ExitStack) -> None:
     reader = Reader(tmp_path)
-    (line,) = examples("registry serve")
-    command = [sys.executable, "-m", *shlex.split(line)]
+    if name == "witness serve":
+        _witness(reader, stack)
+    (line,) = examples(name)
+    command = [sys.executable, "-m", "pinwarden", *reader.words(line)]
     environment = {**os.environ, **reader.variables}
     with subprocess.Popen(command, cwd=reader.root, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -262,6 +300,14 @@ def test_the_examples_of_approve_ask_on_a_terminal(tmp_path: Path) -> None:
 def test_the_examples_of_publishers_run_against_a_registry(tmp_path: Path, stack: ExitStack) -> None:
     reader = Reader(tmp_path)
     replica = reader.publish(stack, again=True)
+    description = reader.root / "notes" / "server.json"
+    description.write_text(description.read_text().replace("1.0.0", "1.1.0"))
+    reader.run("bundle", "pack", "notes")
+    newer = ("--channel", "beta", "--key", "release.pem", "--registry", replica.url, "--allow-plain-http")
+    assert reader.run("publish", "acme.notes-1.1.0.car", *newer).code == 0
+    reader.run("keygen", "next.pem")
+    recovery = ("--to", "next.pem.pub", "--reason", "key lost", "--data", "registry-data")
+    assert reader.run("registry", "recover", "start", "acme", *recovery).code == 0
     for command in (command for command in COMMANDS if family(command) == "publish"):
         for line in examples(command):
             assert REGISTRY_URL in line

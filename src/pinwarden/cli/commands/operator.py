@@ -211,7 +211,7 @@ def registry_restore(args: Namespace) -> int:
     Name what others have seen with --seen; the checkpoint in the data folder is always compared.
 
     Examples:
-      pinwarden registry restore registry-backup --data restored-data --seen monitor.json
+      pinwarden registry restore registry-backup --data restored-data --key registry.key --seen monitor.json
     """
     from pinwarden.cli.registry_arguments import open_readable_registry
     from pinwarden.registry.registry_client import RegistryReader
