@@ -68,7 +68,7 @@ def test_attack_a_replayed_request_with_an_unsigned_member_is_refused(forged: An
     """Replay by a change that the signature does not cover, and that made the request look like another one."""
     world.publish(bundle())
     world.publish(bundle(version="1.1.0", content=b"2\n"))
-    request = {"tool": "acme.notes", "channel": "stable", "version": "1.0.0"}
+    request = {"tool": "acme.notes", "channel": "stable", "version": "1.0.0", "allow_older": True}
     seen = world.statement(POINT, request)
     assert sent(world, seen)
     assert sent(world, world.statement(POINT, {**request, "version": "1.1.0"}))

@@ -65,8 +65,8 @@ def find_content(transaction: Transaction, tool: str, root_cid: str) -> str | No
 def find_versions_by_cid(transaction: Transaction, cid: str, limit: int) -> list[PublishedVersion]:
     """Return versions whose content, descriptor, archive or surface has this CID, without attestations."""
     rows = transaction.rows(
-        f"SELECT {_COLUMNS} FROM versions WHERE root_cid = ? OR descriptor_cid = ? OR archive_cid = ? "  # noqa: S608
-        "OR surface_cid = ? ORDER BY seq LIMIT ?",
+        f"{_SELECT} WHERE root_cid = ? OR descriptor_cid = ? OR archive_cid = ? OR surface_cid = ? "
+        "ORDER BY seq LIMIT ?",
         (cid, cid, cid, cid, limit),
     )
     return list(map(_row_to_version, rows))
