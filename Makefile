@@ -18,7 +18,7 @@ help:
 
 demo: $(VENV)/.base
 	@echo "==> demo"
-	@PATH="$(CURDIR)/$(RUN):$$PATH" tools/demo.sh
+	@PATH="$(CURDIR)/$(RUN):$$PATH" pinwarden demo
 
 # Downloads and tests wait and mypy computes, so they go side by side.
 test: $(VENV)/.dev

@@ -71,6 +71,7 @@ _STARTED_AS_PROGRAM = {
     "pinwarden.__main__",
     "pinwarden.contract.introspector",
     "pinwarden.contract.javascript_worker",
+    "pinwarden.demo.notes_server",
     "pinwarden.gateway.remote_bridge",
     "pinwarden.system.exec_guard",
 }

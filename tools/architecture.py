@@ -13,6 +13,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 LAYERS = (
     ("cli",),
+    ("demo",),
     ("gateway",),
     ("install",),
     ("project",),
@@ -39,6 +40,7 @@ _APART = 14  # between two boxes
 _SWEEPS = 8  # of ordering; the order settles after three
 _MOTTOES = {
     "cli": "commands, formats",
+    "demo": "pinwarden demo",
     "gateway": "enforcing proxy",
     "install": "install, update",
     "project": "lock, gate, run",
@@ -56,6 +58,7 @@ _MOTTOES = {
 }
 _COLOURS = {  # of each package, for light and for dark
     "cli": ("#7c3aed", "#c4a7ff"),
+    "demo": ("#6d28d9", "#b79cff"),
     "gateway": ("#be185d", "#f9a8d4"),
     "install": ("#9d174d", "#f4a3c8"),
     "project": ("#0f6fde", "#7cb7ff"),

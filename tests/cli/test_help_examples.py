@@ -42,8 +42,9 @@ NEEDS_MORE = (
     "pinwarden witness serve",
     "pinwarden approve",
     "pinwarden setup",
+    "pinwarden demo",
 )
-"""Examples that need an OCI registry or a terminal, or that run until they are stopped: each has its own test."""
+"""Examples that need an OCI registry or a terminal, run until they are stopped, or take seconds: each has its own test."""
 
 
 def examples(name: str) -> list[str]:

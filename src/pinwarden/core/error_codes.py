@@ -451,6 +451,12 @@ GENERAL_CODES = (
         "Run: pinwarden --help",
     ),
     ErrorCode(
+        "DEMO_FAILED",
+        EXIT_UNCHECKED,
+        "A command of pinwarden demo did not end as it should. The demo changes nothing outside its temporary folder.",
+        "The output of the command is above. If you did not interrupt the demo, report it.",
+    ),
+    ErrorCode(
         "INTERNAL",
         EXIT_UNCHECKED,
         "Pinwarden failed because of a bug. No decision was made.",

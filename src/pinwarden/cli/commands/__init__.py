@@ -16,6 +16,7 @@ from pinwarden.core.errors import PinwardenError
 
 _CATALOG = {
     "Get started": {
+        "demo": ("demo", "demo", "Watch a server being pinned, approved, changed and blocked, in under a minute"),
         "setup": ("setup", "setup", "Pin, verify, review and enforce all servers, with one question per decision"),
         "status": ("status", "status", "Show every server: pinned, approved, verified, enforced, and what to do next"),
         "init": ("init", "init", "Find the MCP servers configured here and lock them"),

@@ -1,0 +1,105 @@
+"""``pinwarden demo``: every chapter of the story, played with real commands."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinwarden.cli.commands import demo as demo_command
+from pinwarden.cli.main import main
+from pinwarden.core.errors import PinwardenError
+from pinwarden.demo.services import build_wheel
+from pinwarden.demo.stage import Stage, shorten
+
+CHAPTERS = (
+    "1. Find",
+    "2. Pin",
+    "3. Lock and verify",
+    "4. Approve",
+    "5. Enforce",
+    "6. Check in CI",
+    "7. The rug pull",
+    "8. The gateway blocks it",
+    "9. Decide",
+    "10. Run a registry",
+    "11. Publish",
+    "12. Install",
+    "13. Verify the log",
+)
+
+
+def run_demo(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "pinwarden", "demo"],
+        env=environment | variables,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_demo_plays_every_chapter_with_settings_of_its_own_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    others = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/", "PINWARDEN_DATABASE": "nowhere", "XDG_DATA_HOME": "/dev/null"}
+    done = run_demo(tmp_path, TMPDIR=str(temporary), **others)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line in CHAPTERS] == list(CHAPTERS)
+    for outcome in (
+        '  +        "pinwarden-demo-notes@1.0.0"',
+        "  2 entries checked: everything is as approved",
+        "  2 entries checked: 2 findings, 1 of them critical",
+        "The model sees no tool.",
+        "The model sees sunrise.",
+        "  1 event of 1 tool: all entries match the signed head",
+    ):
+        assert outcome in lines
+    assert "ACCEPT acme.notes 1.0.0" in done.stdout
+    assert [path for path in tmp_path.rglob("*") if path != temporary] == []
+
+
+def test_a_command_that_fails_ends_the_demo_with_its_output(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, io.StringIO(), variables={}, columns=80)
+    with pytest.raises(PinwardenError, match=r"exit code 3 instead of 0(?s:.*)LOCK_MISSING") as refused:
+        stage.run("explain absent")
+    assert refused.value.code == "DEMO_FAILED"
+    with pytest.raises(PinwardenError, match="did not print 'absent'"):
+        stage.run("status", expect=["absent"])
+
+
+def test_a_server_that_does_not_start_ends_the_demo_with_its_log(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, io.StringIO(), variables={}, columns=80)
+    with (
+        pytest.raises(PinwardenError, match="did not start") as refused,
+        stage.serve("registry serve --port nowhere", lines=3),
+    ):
+        pass
+    assert "[USAGE]" in refused.value.message
+
+
+def test_without_the_registry_extra_the_demo_ends_after_the_decision(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_command, "find_spec", lambda name: None if name == "starlette" else object())
+    assert main(["demo"]) == 0
+    printed = capfd.readouterr().out
+    assert "9. Decide" in printed
+    assert "10. Run a registry" not in printed
+    assert 'pip install "pinwarden[registry]"' in printed
+
+
+def test_the_package_of_the_demo_has_always_the_same_bytes() -> None:
+    assert build_wheel() == build_wheel()
+
+
+def test_a_line_that_is_too_long_is_cut_with_an_ellipsis() -> None:
+    assert shorten("12345", 5) == "12345"
+    assert shorten("123456", 5) == "1234…"
