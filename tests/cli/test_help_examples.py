@@ -44,7 +44,7 @@ NEEDS_MORE = (
     "pinwarden setup",
     "pinwarden demo",
 )
-"""Examples that need an OCI registry or a terminal, run until they are stopped, or take seconds: each has its own test."""
+"""Examples that need an OCI registry or a terminal, run until they are stopped, or take long: each has its own test."""
 
 
 def examples(name: str) -> list[str]:
