@@ -103,7 +103,7 @@ def publishing_report() -> str:
         registry = _registry(Path(folder) / "registry")
         access.add_namespace(registry, "acme", KEY.public_key.did)
         token = str(access.add_token(registry, "acme", "", 1).facts["token"])
-        schema = Schema(name="floor", sql="CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);")
+        schema = Schema(name="floor", migrations=("CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);",))
         floor = open_database(Path(folder) / "floor.sqlite", schema)
         blobs = FolderArchiveStore(Path(folder) / "floor")
 

@@ -216,8 +216,8 @@ GENERAL_CODES = (
     ErrorCode(
         "DATABASE_NEWER",
         EXIT_UNCHECKED,
-        "A release of Pinwarden with a different database schema created this database.",
-        "Use the release of Pinwarden that created the database, or choose another database.",
+        "A newer release of Pinwarden changed the tables of this database. Nothing was changed now.",
+        "Install the newer release on this machine too, or choose another database.",
     ),
     ErrorCode(
         "AUDIT_INVALID",

@@ -5,6 +5,10 @@ and numbers that the program assigns itself. Each thread has its own connection,
 
 Transactions with the same ``exclusive`` name never run at the same time, in any process. That keeps the hash chain of
 the audit log and the transparency log linear.
+
+The tables of a store are made and changed by numbered migrations, only forwards. A new connection applies those that
+the database lacks, in one transaction that also records their number. A release refuses a database with a migration
+that it does not know.
 """
 
 from __future__ import annotations
@@ -17,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 
 Value = str | int | bytes | None
 Row = tuple[Any, ...]
-
-_SCHEMA_VERSION = 1
 
 
 class DatabaseLimits(Record):
@@ -50,12 +52,18 @@ class ConflictError(Exception):
 
 
 class Schema(Record):
-    """The name and SQL of the tables of one store."""
+    """The name of a set of tables, and the migrations that make it."""
 
     name: str
-    sql: str
+    migrations: tuple[str, ...]
+    """SQL scripts in order. A migration that was published never changes: a later one changes its tables."""
     additions: tuple[Schema, ...] = ()
-    """Tables that later releases added to the store. They are created in databases of earlier releases, too."""
+    """Sets of tables that the store also uses, each with its own migrations."""
+
+    @property
+    def version(self) -> int:
+        """The number of the last migration."""
+        return len(self.migrations)
 
 
 class Table(Record):
@@ -68,26 +76,37 @@ class Table(Record):
 
 def list_tables(schema: Schema) -> list[Table]:
     """Return the tables of a schema and its additions. A table comes after the tables that it refers to."""
-    tables = [table for statement in _split_statements(schema.sql) if (table := _parse_table(statement)) is not None]
-    return tables + [table for addition in schema.additions for table in list_tables(addition)]
+    tables: dict[str, Table] = {}
+    for script in schema.migrations:
+        for statement in split_statements(script):
+            words = statement.split()
+            if words[:2] == ["CREATE", "TABLE"]:
+                tables[words[2]] = _parse_table(words[2], statement)
+            elif words[:2] == ["ALTER", "TABLE"] and words[3:5] == ["ADD", "COLUMN"]:
+                table = tables[words[2]]
+                tables[words[2]] = replace(table, columns=(*table.columns, words[5]))
+            elif words[:2] == ["DROP", "TABLE"]:
+                del tables[words[2]]
+    return [*tables.values(), *(table for addition in schema.additions for table in list_tables(addition))]
 
 
-def _parse_table(statement: str) -> Table | None:
-    head, _, body = statement.partition("(")
-    words = head.split()
-    if words[:2] != ["CREATE", "TABLE"]:
-        return None
-    lines = [line.strip().rstrip(",") for line in body.splitlines()]
+def _parse_table(name: str, statement: str) -> Table:
+    lines = [line.strip().rstrip(",") for line in statement.partition("(")[2].splitlines()]
     columns = tuple(line.split()[0] for line in lines if line[:1].islower())
     keys = [line for line in lines if "PRIMARY KEY" in line]
     key = keys[0].partition("PRIMARY KEY (")[2].rstrip(")") if keys[0].startswith("PRIMARY") else keys[0].split()[0]
-    return Table(name=words[2], columns=columns, key=tuple(part.strip() for part in key.split(",")))
+    return Table(name=name, columns=columns, key=tuple(part.strip() for part in key.split(",")))
 
 
 def load_schema(name: str, *additions: str) -> Schema:
-    """Return the tables in ``schemas/<name>.sql``, with those of the additions."""
-    sql = (Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8")
-    return Schema(name=name, sql=sql, additions=tuple(map(load_schema, additions)))
+    """Return the tables of the migrations in ``schemas/<name>``, with those of the additions."""
+    folder = SCHEMAS / name
+    scripts = tuple(path.read_text("utf-8") for path in sorted(folder.glob("*.sql")))
+    return Schema(name=name, migrations=scripts, additions=tuple(map(load_schema, additions)))
+
+
+SCHEMAS = Path(__file__).parent / "schemas"
+"""A folder for each set of tables, with its migrations: ``0001_create.sql``, then one file for each change."""
 
 
 class Transaction(ABC):
@@ -185,7 +204,7 @@ class Database(ABC):
             connection = self._connect()
             try:
                 for schema in (self._schema, *self._schema.additions):
-                    self._create_tables(connection, schema)
+                    self._migrate(connection, schema)
             except BaseException:
                 connection.close()
                 raise
@@ -196,38 +215,46 @@ class Database(ABC):
         self._local.connection = connection
         return connection
 
-    def _has_tables(self, connection: Any, schema: Schema) -> bool:
-        """Whether the tables exist. Does not wait for writers, because every new connection calls this first."""
-        sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
+    def _has_version(self, connection: Any, schema: Schema) -> bool:
+        """Whether the tables are up to date. Does not wait for writers, because every new connection calls this."""
         try:
-            row = self._wrap_connection(connection).row(sql, (schema.name,))
+            return self._read_version(self._wrap_connection(connection), schema) == schema.version
         except PinwardenError:
             if self._is_lost(connection):
                 raise
             return False  # empty, or unreadable, which the next statement reports
-        return row is not None and row[0] == _SCHEMA_VERSION
 
-    def _create_tables(self, connection: Any, schema: Schema) -> None:
-        if self._has_tables(connection, schema):
+    def _read_version(self, transaction: Transaction, schema: Schema) -> int:
+        row = transaction.row("SELECT version FROM pinwarden_schema WHERE name = ?", (schema.name,))
+        version = 0 if row is None else row[0]
+        if not isinstance(version, int) or version < 0:
+            raise PinwardenError("DATABASE_CORRUPT", f"the version of the {schema.name} tables of {self} is malformed")
+        return version
+
+    def _migrate(self, connection: Any, schema: Schema) -> None:
+        """Apply the migrations that the database lacks, all or none, and record the number of the last one."""
+        if self._has_version(connection, schema):
             return
         if not self._create and not self._is_pinwarden_database(connection):
             raise database_missing_error(str(self))
-        name = schema.name
-        self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
+        self._begin(connection, "schema")  # one at a time: all schemas share the table of versions
         transaction = self._wrap_connection(connection)
         try:
             transaction.run(
                 "CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)"
             )
-            row = transaction.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
-            if row is None:
-                for statement in _split_statements(schema.sql):
-                    transaction.run(statement)
-                transaction.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
-            elif row[0] != _SCHEMA_VERSION:
+            version = self._read_version(transaction, schema)
+            if version > schema.version:
                 raise PinwardenError(
-                    "DATABASE_NEWER", f"{self} was made by another release (tables of version {row[0]})"
+                    "DATABASE_NEWER",
+                    f"a newer release of Pinwarden changed the {schema.name} tables of {self}: they have version"
+                    f" {version}, and this release knows version {schema.version}",
                 )
+            for script in schema.migrations[version:]:
+                for statement in split_statements(script):
+                    transaction.run(statement)
+            transaction.run("DELETE FROM pinwarden_schema WHERE name = ?", (schema.name,))
+            transaction.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (schema.name, schema.version))
         except BaseException:
             self._roll_back(connection)
             raise
@@ -266,6 +293,7 @@ def database_missing_error(name: str) -> PinwardenError:
     )
 
 
-def _split_statements(text: str) -> list[str]:
+def split_statements(text: str) -> list[str]:
+    """Return the statements of a script. Comments are lines of their own, and no value contains a semicolon."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
     return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
