@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
 from pinwarden.demo.services import build_wheel
 from pinwarden.demo.stage import Stage, shorten
+from tools import record_demo
 
 CHAPTERS = (
     "1. Find",
@@ -45,13 +47,20 @@ def run_demo(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_demo_plays_every_chapter_with_settings_of_its_own_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    temporary = tmp_path / "tmp"
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The demo as it is run in another home, whose settings are useless, and what it printed."""
+    home = tmp_path_factory.mktemp("home")
+    temporary = home / "tmp"
     temporary.mkdir()
     others = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/", "PINWARDEN_DATABASE": "nowhere", "XDG_DATA_HOME": "/dev/null"}
-    done = run_demo(tmp_path, TMPDIR=str(temporary), **others)
+    done = run_demo(home, TMPDIR=str(temporary), **others)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    return home, done.stdout
+
+
+def test_the_demo_plays_every_chapter(played: tuple[Path, str]) -> None:
+    lines = played[1].splitlines()
     assert [line for line in lines if line in CHAPTERS] == list(CHAPTERS)
     for outcome in (
         '  +        "pinwarden-demo-notes@1.0.0"',
@@ -62,8 +71,20 @@ def test_the_demo_plays_every_chapter_with_settings_of_its_own_and_leaves_nothin
         "  1 event of 1 tool: all entries match the signed head",
     ):
         assert outcome in lines
-    assert "ACCEPT acme.notes 1.0.0" in done.stdout
-    assert [path for path in tmp_path.rglob("*") if path != temporary] == []
+    assert "  ACCEPT acme.notes 1.0.0 on stable; start it with: pinwarden run acme.notes" in lines
+
+
+def test_the_demo_leaves_nothing_behind(played: tuple[Path, str]) -> None:
+    home, _ = played
+    assert list(home.rglob("*")) == [home / "tmp"]
+
+
+def test_the_recording_shows_what_the_demo_prints(played: tuple[Path, str]) -> None:
+    story, _, _ = played[1].rpartition("\n\nOn your own servers")
+    recorded = record_demo.PICTURE.read_text(encoding="utf-8")
+    assert record_demo.read_constant_text(recorded) == record_demo.read_constant_text(record_demo.draw(story))
+    ET.fromstring(recorded)
+    assert "http://" not in recorded.replace("http://www.w3.org/2000/svg", "").replace("http://127.0.0.1", "")
 
 
 def test_a_command_that_fails_ends_the_demo_with_its_output(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import sys
 import threading
 import zipfile
 from http import HTTPStatus
@@ -47,7 +48,7 @@ class Services:
             def route(self) -> tuple[HTTPStatus, str, bytes]:
                 return services._respond(self.command, self.path, self.body)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -139,6 +140,17 @@ def build_wheel() -> bytes:
 def _record_digest(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+class _Server(ThreadingHTTPServer):
+    """Accepts that clients close a connection whenever they like."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report everything but a closed connection."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

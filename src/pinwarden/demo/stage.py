@@ -64,7 +64,7 @@ class Stage:
         lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
         kept = [line for line in lines if any(re.search(pattern, line) for pattern in keep)]
         for line in kept[:at_most]:
-            self._print(shorten(f"  {line}", self._columns))
+            self._print_output(line)
         if len(kept[:at_most]) < len(lines):
             self._print("  …")
         if exit_code:
@@ -97,7 +97,7 @@ class Stage:
                     "DEMO_FAILED", f"pinwarden {command}: did not start\n{log.read_text(encoding='utf-8')}"
                 )
             for line in printed:
-                self._print(shorten(f"  {line}", self._columns))
+                self._print_output(line)
             yield printed
 
     def edit(self, name: str, text: str) -> None:
@@ -127,8 +127,11 @@ class Stage:
             raise PinwardenError("DEMO_FAILED", f"pinwarden {command}: {reason}\n{done.stdout}{done.stderr}")
         return done
 
+    def _print_output(self, line: str) -> None:
+        self._print(shorten(f"  {line.replace(str(self.home), '~')}", self._columns))
+
     def _print(self, line: str) -> None:
-        self._output.write(f"{line.replace(str(self.home), '~')}\n")
+        self._output.write(f"{line}\n")
         self._output.flush()
 
 
