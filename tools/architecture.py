@@ -26,6 +26,7 @@ LAYERS = (
     ("lock",),
     ("clients",),
     ("surface",),
+    ("identity",),
     ("system",),
     ("core",),
 )
@@ -53,6 +54,7 @@ _MOTTOES = {
     "lock": "mcp-lock.json",
     "clients": "client files",
     "surface": "tools, drift, scan",
+    "identity": "tokens, logins",
     "system": "files, network",
     "core": "bytes and values",
 }
@@ -71,6 +73,7 @@ _COLOURS = {  # of each package, for light and for dark
     "lock": ("#15803d", "#7bdc9b"),
     "clients": ("#4d7c0f", "#a6d45f"),
     "surface": ("#b45309", "#f5b55e"),
+    "identity": ("#a16207", "#f0c46c"),
     "system": ("#9a3412", "#fdba8c"),
     "core": ("#475569", "#b6c2d1"),
 }

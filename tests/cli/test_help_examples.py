@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,10 +26,12 @@ from tests.cli.terminal import AtTerminal
 from tests.cli.test_contract import SDK
 from tests.conformance.vectors import vectors_dir
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
+from tests.identity.issuer_server import identity_table, issuer_server
 from tests.registry.replica import Replica
 from tests.servers.acme_packages import acme_registries
 from tests.skills.folder import PDF
 from tests.support.bundle_world import BEFORE, trust_value
+from tests.support.oidc_provider import SigningKey
 from tests.support.registries import docker_registry, needs_registry
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -43,6 +46,7 @@ NEEDS_MORE = (
     "pinwarden approve",
     "pinwarden setup",
     "pinwarden demo",
+    "pinwarden identity login",
 )
 """Examples that need an OCI registry or a terminal, run until they are stopped, or take long: each has its own test."""
 
@@ -227,11 +231,22 @@ def _witness(reader: Reader, stack: ExitStack) -> None:
     reader.served |= {REGISTRY_URL: replica.url, "VKEY": replica.checkpoint_key}
 
 
+def _identity(reader: Reader, stack: ExitStack) -> None:
+    """An issuer, and a token of it."""
+    server, key = stack.enter_context(issuer_server()), SigningKey("k1")
+    server.publish(key)
+    (reader.root / "pinwarden.toml").write_text(identity_table(server.url))
+    now = int(time.time())
+    claims = {"iss": server.url, "sub": "alice", "aud": "http://127.0.0.1:8642/mcp", "iat": now, "exp": now + 3600}
+    (reader.root / "token.txt").write_text(key.sign(claims))
+
+
 PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "artifacts": _packages,
     "bundle": _bundle,
     "contract": _contract,
     "digest": _plain,
+    "identity": _identity,
     "install": _install,
     "lock": _registry_cache,
     "operator": _operator,

@@ -503,6 +503,8 @@ CASES = (
     case("gateway token", "add alice --server notes"),
     case("gateway token", "list"),
     case("gateway token", "revoke unknown", code=2, errs=True),
+    case("identity check", code=2, errs=True),
+    case("identity login", code=2, errs=True),
     case("audit tail", on=held),
     case("audit tail", "--kind x", code=2, errs=True),
     case("explain", "notes", on=served),
@@ -532,6 +534,8 @@ CASES = (
 
 ELSEWHERE = {
     "install": "tests/install/test_commands.py",
+    "identity check": "tests/identity/test_commands.py",
+    "identity login": "tests/identity/test_commands.py",
     "bundle push": "tests/cli/test_bundle_oci.py",
     "bundle pull": "tests/cli/test_bundle_oci.py",
     **dict.fromkeys(

@@ -8,6 +8,7 @@ from pinwarden.core.record import field_names
 from pinwarden.gateway.audit import event as audit_chain
 from pinwarden.gateway.audit import event as gateway_event
 from pinwarden.gateway.store import reviews
+from pinwarden.identity import settings
 from tools.document_schemas import any_digest
 from tools.outputs.parts import ENTITIES, output, surface_change
 from tools.schema_words import (
@@ -137,6 +138,32 @@ def gateway_token() -> Schema:
     return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), description)
 
 
+def identity_check() -> Schema:
+    token = exactly(
+        {
+            **dict.fromkeys(("subject", "client_id"), TEXT),
+            **dict.fromkeys(("scopes", "groups", "audiences"), array(TEXT)),
+            "expires_at": COUNT,
+        }
+    )
+    body = exactly(
+        {
+            "issuer": FULL_TEXT,
+            "keys": array(exactly({"id": or_null(TEXT), "algorithm": or_null(TEXT)}), minItems=1),
+            "audiences": array(TEXT),
+            "login": TRUTH,
+            "pkce": TRUTH,
+        },
+        {"token": token},
+    )
+    return output("identity check", body)
+
+
+def identity_login() -> Schema:
+    texts = dict.fromkeys(("subject", "name", "email"), TEXT)
+    return output("identity login", exactly({**texts, "groups": array(TEXT), "role": one_of(settings.ROLES)}))
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review list": review_list,
     "review show": review_show,
@@ -148,4 +175,6 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "audit verify": audit_verify,
     "audit tail": audit_tail,
     "audit export": audit_export,
+    "identity check": identity_check,
+    "identity login": identity_login,
 }

@@ -269,6 +269,40 @@ GENERAL_CODES = (
         "Run: pinwarden gateway token list",
     ),
     ErrorCode(
+        "IDENTITY_INVALID",
+        EXIT_USAGE,
+        "The table [identity] of pinwarden.toml is missing, has an unknown key or a value that is not allowed, or "
+        "names an environment variable that is not set.",
+        "Correct the key that the message names. docs/reference/identity.md has an example.",
+    ),
+    ErrorCode(
+        "ISSUER_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The metadata or keys of the issuer of access tokens cannot be fetched now.",
+        "Check the URL in [identity] and the network, then run: pinwarden identity check",
+    ),
+    ErrorCode(
+        "ISSUER_INVALID",
+        EXIT_REFUSED,
+        "The issuer is refused: its URL is not HTTPS, its metadata name another issuer, an address is private or "
+        "redirects, a document is too large or malformed, there is no usable key, or it does not support PKCE.",
+        "Compare the URL in [identity] with the member issuer of the provider's metadata; they must be identical.",
+    ),
+    ErrorCode(
+        "ACCESS_TOKEN_INVALID",
+        EXIT_REFUSED,
+        "An access token is refused: it expired, is for another server, is from another issuer, or has a wrong "
+        "signature.",
+        "Get a new token for the address of this gateway. The reason is in the data of the error.",
+    ),
+    ErrorCode(
+        "LOGIN_REFUSED",
+        EXIT_REFUSED,
+        "A login is refused: it took too long, the response belongs to another login or provider, the provider "
+        "refused, or no role is configured for the groups of the person.",
+        "Start the login again. If no role is configured, add a group of the person to [identity.roles].",
+    ),
+    ErrorCode(
         "GATEWAY_UNAVAILABLE",
         EXIT_UNCHECKED,
         "The gateway cannot start: its address is in use or not allowed, its certificate is unreadable, a Python "

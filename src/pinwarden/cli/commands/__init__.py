@@ -64,6 +64,8 @@ _CATALOG = {
     "Block unapproved changes at run time": {
         "gateway": ("gateway", "gateway", "Serve all locked servers over HTTP and block what is not approved"),
         "gateway token": ("gateway", "gateway_token", "Add, list or revoke the access tokens of gateway clients"),
+        "identity check": ("identity", "identity_check", "Check the issuer whose access tokens the gateway accepts"),
+        "identity login": ("identity", "identity_login", "Log in at the issuer, and show your role in the dashboard"),
         "review": ("review", "review", "Review the blocked changes one by one"),
         "review list": ("review", "review_list", "List the blocked changes"),
         "review show": ("review", "review_show", "Show what approving a blocked change would change"),
@@ -156,6 +158,7 @@ TASKS = {task: tuple(dict.fromkeys(name.split()[0] for name in commands)) for ta
 FAMILIES = {
     "secrets": "Find plaintext secrets in client configurations",
     "policy": "Write and check rules for locked servers",
+    "identity": "Try the issuer of access tokens and logins",
     "audit": "Read, verify and export the gateway's audit log",
     "contract": "Lock and check the tools of a server you write",
     "trust": "Manage the registries and keys you trust",
