@@ -26,6 +26,7 @@ from tests.servers import talking, turning
 from tests.servers.authority import Authority
 from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import turning_http
+from tests.support.hosts import NetworkHost
 from tests.support.postgres import Cluster
 from tests.support.waiting import poll
 
@@ -79,6 +80,7 @@ class Running:
         self.process = process
         self._stderr = stderr
         self.events = facts_of(process)
+        assert "merged" in self.events, self.events
         parts = urlsplit(self.events["merged"])
         self.host, self.port, self.scheme = parts.hostname or "", parts.port or 0, parts.scheme
 
@@ -134,22 +136,30 @@ class Running:
 
 
 @contextmanager
-def running(project: Project, *options: str, stderr: int | None = None) -> Iterator[Running]:
-    """Start a gateway; ``stderr`` gets its standard error instead of a file."""
+def running(
+    project: Project, *options: str, stderr: int | None = None, host: NetworkHost | None = None
+) -> Iterator[Running]:
+    """Start a gateway; ``stderr`` gets its standard error instead of a file. ``host`` has its own network."""
     log_path = project.root / f"stderr-{os.urandom(4).hex()}"
-    command = [sys.executable, "-m", "pinwarden", "gateway", "--listen", "127.0.0.1:0", "--format", "json"]
+    words = [sys.executable, "-m", "pinwarden", "gateway", "--format", "json", "--allow-execute", *options]
+    listen = f"127.0.0.1:{0 if host is None else host.inner_port}"
+    command = [*words, "--listen", listen]
     with log_path.open("w") as log:
         process = subprocess.Popen(
-            [*command, "--allow-execute", *options],
+            command if host is None else host.command(command),
             cwd=project.root,
             env={**os.environ, **project.environment},
             stdout=subprocess.PIPE,
             stderr=log if stderr is None else stderr,
             text=True,
+            pass_fds=() if host is None else host.descriptors,
         )
     with process:
         try:
-            yield Running(process, log_path)
+            at = Running(process, log_path)
+            if host is not None:
+                at.port = host.port
+            yield at
         finally:
             process.kill()
 

@@ -115,6 +115,7 @@ def postgres() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp", ignore_cleanup_errors=True) as folder:
         if account is not None:
             shutil.chown(folder, account)
+        Path(folder).chmod(0o711)  # the root of a user namespace may connect too
         cluster = Cluster(Path(folder), programs, account)
         cluster.make()
         cluster.start()

@@ -20,13 +20,22 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.approved_items import KIND_BY_ENTITY, add_definitions, can_be_added, is_approved, is_intact
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.approvals import APPROVED, Approvals, ChangeMark, Follower, StoredApproval, assign_name
+from pinwarden.gateway.store.approvals import (
+    APPROVED,
+    TOPIC,
+    Approvals,
+    ChangeMark,
+    Follower,
+    StoredApproval,
+    assign_name,
+)
 from pinwarden.gateway.store.reviews import make_storable_name
 from pinwarden.lock.entry import is_for_client
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.surface.surface import Surface
+    from pinwarden.system.change_feed import ChangeFeed, Mark
 
 POLL_SECONDS = 0.5
 """Seconds between queries. An approval takes effect within about a second."""
@@ -78,15 +87,20 @@ class SharedApprovals:
         clock: Callable[[], int],
         *,
         applies: bool = True,
+        feed: ChangeFeed | None = None,
     ) -> None:
         """``place`` is the host and lockfile of the gateway. Approvals from that place are already in the lock.
 
-        Without ``applies``, the gateway applies no shared approvals, and only reports that to the database.
+        Without ``applies``, the gateway applies no shared approvals, and only reports that to the database. While
+        ``feed`` works, the thread queries the database only after a change.
         """
         self._open_table = approvals
         self._place = place
         self._clock = clock
         self._applies = applies
+        self._feed = feed
+        self._mark: Mark | None = None
+        """The mark of the feed before the last successful query."""
         self._lock = Lock()
         self._servers: dict[str, str] = {}
         """The identities of this gateway's servers, by storable name."""
@@ -184,7 +198,7 @@ class SharedApprovals:
     def _poll(self) -> None:
         while not self._stopped.is_set():
             try:
-                self.refresh()
+                self._refresh_if_changed()
             except PinwardenError as err:
                 if err.code != "DATABASE_UNAVAILABLE":
                     self._fail(err)
@@ -195,6 +209,17 @@ class SharedApprovals:
                 self._open_table().remove_followers(self._place)
             except PinwardenError:
                 return  # the gateway counts as running until its last report is too old
+
+    def _refresh_if_changed(self) -> None:
+        mark = None if self._feed is None else self._feed.read_mark(TOPIC)
+        with self._lock:
+            is_current = mark is not None and mark == self._mark and self._change is not None
+        if is_current:
+            self._report_status(self._open_table())
+            return
+        self._mark = None
+        self.refresh()
+        self._mark = mark
 
     def _fail(self, err: PinwardenError) -> None:
         with self._lock:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
     from pinwarden.gateway.store.tokens import Tokens
     from pinwarden.project.project import Project
+    from pinwarden.system.change_feed import ChangeFeed
     from pinwarden.system.database import Database
 
 FIRST_USE = "first-use"
@@ -153,12 +154,18 @@ class GatewayState:
         prepare_state_folder(self.folder)
         return f"{_read_host_id(self.folder)}:{lock.resolve()}"
 
-    def open_shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
+    def open_change_feed(self) -> ChangeFeed | None:
+        """Open a feed of what other gateways and reviewers change in a PostgreSQL database; None for SQLite."""
+        return self._database.open_feed()
+
+    def open_shared_approvals(
+        self, lock: Path, *, applies: bool = True, feed: ChangeFeed | None = None
+    ) -> SharedApprovals:
         """Return the shared approvals for the gateway of a lockfile."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
         return SharedApprovals(
-            lambda: self.approvals, self.get_lock_location(lock), lambda: int(time.time()), applies=applies
+            lambda: self.approvals, self.get_lock_location(lock), lambda: int(time.time()), applies=applies, feed=feed
         )
 
     @contextmanager

@@ -16,10 +16,21 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.transactions import ConflictError, Database, DatabaseLimits, Row, Schema, Transaction, Value
+from pinwarden.system.transactions import (
+    CHANNEL,
+    ConflictError,
+    Database,
+    DatabaseLimits,
+    Row,
+    Schema,
+    Transaction,
+    Value,
+)
 
 if TYPE_CHECKING:
     import psycopg
+
+    from pinwarden.system.change_feed import ChangeFeed
 
 _LOCK_NAMESPACE = 0x70696E77  # keeps our advisory locks apart from those of other applications
 
@@ -35,6 +46,16 @@ class Postgres(Database):
 
     def __str__(self) -> str:
         return self._name
+
+    def open_feed(self) -> ChangeFeed:
+        """Open a feed of other processes' changes, with a connection of its own."""
+        from pinwarden.system.change_feed import ChangeFeed
+
+        def connect() -> psycopg.Connection[Row]:
+            with _translate_postgres_errors():
+                return self._connect()
+
+        return ChangeFeed(connect)
 
     def flush(self) -> None:
         """Do nothing, because a PostgreSQL server writes its own files."""
@@ -153,6 +174,11 @@ class _PostgresTransaction(Transaction):
     def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
         with _translate_postgres_errors(), self._connection.cursor() as cursor:
             cursor.executemany(_to_postgres_sql(sql).encode(), values)
+
+    def notify(self, topic: str) -> None:
+        """Notify the channel that `ChangeFeed` listens on. PostgreSQL delivers it when the transaction commits."""
+        with _translate_postgres_errors():
+            self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, topic))
 
 
 @cache

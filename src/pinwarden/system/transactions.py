@@ -18,13 +18,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 
+if TYPE_CHECKING:
+    from pinwarden.system.change_feed import ChangeFeed
+
 Value = str | int | bytes | None
 Row = tuple[Any, ...]
+CHANNEL = "pinwarden"
+"""The channel of PostgreSQL for all notifications; their payload is the topic."""
 
 
 class DatabaseLimits(Record):
@@ -128,6 +133,9 @@ class Transaction(ABC):
         """Return the first row of a query, or None."""
         return next(iter(self.rows(sql, values)), None)
 
+    def notify(self, topic: str) -> None:  # noqa: B027 - SQLite needs nothing
+        """Notify other processes at commit that something changed (`ChangeFeed`). SQLite has no notifications."""
+
 
 class Database(ABC):
     """A database with the tables of one schema. Made by `open_database`."""
@@ -180,6 +188,10 @@ class Database(ABC):
         """How often a connection was opened. If the count has grown, the database file may have been replaced."""
         self._get_connection()
         return self._opened
+
+    def open_feed(self) -> ChangeFeed | None:
+        """Open a feed of other processes' changes; None for SQLite. The caller starts and closes it."""
+        return None
 
     @abstractmethod
     def flush(self) -> None:

@@ -26,7 +26,7 @@ from pinwarden.gateway.http.telemetry import StatusPages, configure_tracing, mak
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import name_lock_baseline
-from pinwarden.gateway.store.tokens import GatewayToken, hash_token
+from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
+    from pinwarden.system.change_feed import ChangeFeed, Mark
 
 _SWITCH_SECONDS = 0.0002
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -83,11 +84,15 @@ class HttpGateway:
         self.serving: HttpServer | None = None
         self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
+        self._feed: ChangeFeed | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
         """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
         settings = self._settings
         loop = asyncio.get_running_loop()
+        self._feed = self._state.open_change_feed()
+        if self._feed is not None:
+            self._feed.start()
         clients = self._clients = self._create_known_clients(one_time_token)
         self._policy = load_gateway_policy(self._project)
         self._factory.set_policy(self._policy)
@@ -95,7 +100,7 @@ class HttpGateway:
         self._factory.tracing = configure_tracing(self._project.variables, self._write_log)
         self._stamps = self._read_file_stamps()
         self._shared = self._factory.shared = self._state.open_shared_approvals(
-            self._project.lock, applies=settings.shared_approvals
+            self._project.lock, applies=settings.shared_approvals, feed=self._feed
         )
         locked = await loop.run_in_executor(None, self._factory.read_lock)
         if not locked.upstreams:
@@ -139,6 +144,8 @@ class HttpGateway:
         self._factory.close()
         if self._shared is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
+        if self._feed is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._feed.close)
         if self._clients is not None:
             self._clients.close()
         loop = asyncio.get_running_loop()
@@ -185,6 +192,7 @@ class HttpGateway:
             self._write_log,
             keep=self._settings.when_unavailable == "spool",
             seconds=self._settings.limits.token_read_seconds,
+            feed=self._feed,
         )
 
     # Reloading
@@ -328,7 +336,7 @@ _DATABASE_UNAVAILABLE = "DATABASE_UNAVAILABLE"
 class KnownClients:
     """The clients with valid tokens, reloaded regularly."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sources and the limits of one reader
         self,
         read: Callable[[], Sequence[GatewayToken]],
         temporary: Mapping[str, GatewayClient],
@@ -336,14 +344,19 @@ class KnownClients:
         *,
         keep: bool,
         seconds: float,
+        feed: ChangeFeed | None = None,
     ) -> None:
         """``read`` reads the valid tokens. ``temporary`` are additional clients of this run. The token store counts as
-        unavailable if it does not respond within ``seconds``. With ``keep``, known clients are still admitted then."""
+        unavailable if it does not respond within ``seconds``. With ``keep``, known clients are still admitted then.
+        While ``feed`` works, the tokens are read again only after a change."""
         self._read = read
         self._temporary = dict(temporary)
         self._write_log = write_log
         self._keep = keep
         self._seconds = seconds
+        self._feed = feed
+        self._mark: Mark | None = None
+        """The mark of the feed before the last successful query."""
         # A dedicated thread with its own database connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
         self._reading: asyncio.Future[dict[str, GatewayClient]] | None = None
@@ -358,6 +371,10 @@ class KnownClients:
 
     async def reload(self, access: Access) -> None:
         """Read the tokens again, and admit exactly the clients with a valid token."""
+        mark = None if self._feed is None else self._feed.read_mark(TOPIC)
+        if mark is not None and mark == self._mark and self._reading is None:
+            return
+        self._mark = None
         earlier, self._reading = self._reading, None
         reading = earlier or asyncio.ensure_future(self._query_tokens())
         done, _ = await asyncio.wait({reading}, timeout=self._seconds if earlier is None else 0)
@@ -374,6 +391,7 @@ class KnownClients:
                 self._write_log("the tokens can be read again")
             self.problem = ""
             self.admits_known = True
+            self._mark = mark if earlier is None else None  # an earlier query may not have seen the change
 
     def close(self) -> None:
         """Stop reloading."""

@@ -15,6 +15,8 @@ from pinwarden.core.record import Record, field_names, replace
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface
 from pinwarden.system.database import Database, Row, Transaction
 
+TOPIC = "approvals"
+"""The topic of notifications about decisions."""
 APPROVED = "approved"
 WITHDRAWN = "withdrawn"
 
@@ -96,6 +98,7 @@ class Approvals:
                     f"INSERT INTO approval ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
                     tuple(getattr(approval, name) for name in field_names(StoredApproval)),
                 )
+            transaction.notify(TOPIC)
 
     def withdraw(self, content: Sequence[tuple[str, str, str, str]], *, by: str, why: str, now: str) -> None:
         """Withdraw the approvals of definitions (server, entity, item, digest), for servers of any identity."""
@@ -117,6 +120,7 @@ class Approvals:
                         APPROVED,
                     ),
                 )
+            transaction.notify(TOPIC)
 
     def read_change_mark(self) -> ChangeMark:
         """Return a value that differs after every decision."""

@@ -19,6 +19,8 @@ from pinwarden.system.clock import now
 from pinwarden.system.database import Database, Row, Transaction
 from pinwarden.system.masking import mask_item_key
 
+TOPIC = "reviews"
+"""The topic of notifications about reviews."""
 PENDING = "waiting"
 APPROVED = "approved"
 REJECTED = "rejected"
@@ -100,6 +102,7 @@ class Reviews:
                 if not known and _may_add_review(transaction, review):
                     transaction.run(f"INSERT INTO review ({_COLUMNS}) VALUES ({_MARKS})", _to_row(review))  # noqa: S608
                     added.append(review)
+            transaction.notify(TOPIC)
         return added
 
     def supersede(self, server: str, baseline: str, served: Collection[tuple[str, str]]) -> None:
@@ -113,6 +116,8 @@ class Reviews:
                 "UPDATE review SET state = ? WHERE name = ?",
                 [(SUPERSEDED, name) for name, entity, item in rows if (entity, item) in served],
             )
+            if rows:
+                transaction.notify(TOPIC)
 
     def select(self, states: Sequence[str] = (PENDING,)) -> list[Review]:
         """Return the reviews in these states, the oldest first."""
@@ -154,6 +159,7 @@ class Reviews:
                     "UPDATE review SET state = ?, decided = ?, decided_by = ?, why = ? WHERE name = ?",
                     (state, now, by, why, review.name),
                 )
+            transaction.notify(TOPIC)
 
     def reopen(self, reviews: Sequence[Review]) -> None:
         """Undo decisions. The reviews are pending again, or superseded if a newer change of the item is pending."""
@@ -171,6 +177,7 @@ class Reviews:
                 )
                 if changed != 1:
                     raise PinwardenError("REVIEW_STALE", f"the decision about {review.name} changed in the meantime")
+            transaction.notify(TOPIC)
 
 
 def _refuse_unless_pending(transaction: Transaction, review: Review) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
+TOPIC = "tokens"
+"""The topic of notifications about tokens."""
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PREFIX = "pwt_"  # lets secret scanners recognize a token
 ID_LENGTH = 12
@@ -72,6 +74,7 @@ class Tokens:
                 "INSERT INTO token (digest, client, servers, made_at) VALUES (?, ?, ?, ?)",
                 (digest, client, json.dumps(list(servers)), at),
             )
+            transaction.notify(TOPIC)
         return token
 
     def list_all(self) -> list[GatewayToken]:
@@ -96,6 +99,7 @@ class Tokens:
                 transaction.run(
                     "UPDATE token SET revoked_at = ? WHERE digest = ? AND revoked_at IS NULL", (at, token.digest)
                 )
+            transaction.notify(TOPIC)
         return valid
 
 
