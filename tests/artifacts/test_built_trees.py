@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.environments.tree import MANIFEST, TREE, audit_tree, hash_tree, write_file, write_manifest
-from pinwarden.core.file_list import format_file_list
+from pinwarden.core.digest import format_file_list
 
 SECTION = "files"
 COUNT = 2100  # enough for several processes

@@ -12,7 +12,8 @@ from pinwarden.cli.render.surface_text import (
     render_surface,
     summarize_changes,
 )
-from pinwarden.project.surface_reports import compare_surfaces, scan_for_warnings
+from pinwarden.project.approval_candidate import scan_for_warnings
+from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface, surface_from_listing
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.npm_package import parse_npm_lock, select_strongest_digests
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, hash_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import hash_file_list
 from pinwarden.core.record import replace
 from pinwarden.lock.closure import (
     Closure,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_tool_hashes, has_tool_hashes
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_tool_hashes
 from pinwarden.surface.interop import compute_toolpin_hashes
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
@@ -25,6 +26,10 @@ def manifest(tools: list[Any], *names: str) -> dict[str, Any]:
     if "toolSurfaceHash" in pins:
         pins["toolSurfaceHash"]["coverage"] = ["name", "description", "inputSchema"]
     return pins
+
+
+def entry_with(pins: dict[str, Any]) -> Entry:
+    return Entry(key="notes", document={"capabilityManifest": pins})
 
 
 def codes(pins: dict[str, Any], tools: list[Any]) -> list[str]:
@@ -80,8 +85,8 @@ def test_a_hash_with_reduced_coverage_is_refused_even_if_it_matches(coverage: li
 
 
 def test_a_manifest_without_hashes_has_no_pins() -> None:
-    assert not has_tool_hashes({"version": 1})
-    assert all(has_tool_hashes(manifest(TOOLS, name)) for name in NAMES)
+    assert not entry_with({"version": 1}).has_tool_hashes
+    assert all(entry_with(manifest(TOOLS, name)).has_tool_hashes for name in NAMES)
 
 
 def test_every_finding_has_a_sentence() -> None:

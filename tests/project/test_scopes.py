@@ -11,15 +11,8 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import Report
-from pinwarden.project.project import Project
-from pinwarden.project.scopes import (
-    combine_reports,
-    find_project_root,
-    find_user_folder,
-    list_used_scopes,
-    project_in_scope,
-    report_in_scopes,
-)
+from pinwarden.project.project import Project, find_project_root, find_user_folder, project_in_scope
+from pinwarden.project.scopes import combine_reports, list_used_scopes, report_in_scopes
 from tests.cli.run import Outcome, pinwarden
 
 SERVER: dict[str, Any] = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"]}

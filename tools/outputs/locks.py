@@ -9,7 +9,7 @@ from pinwarden.lock import server_entry
 from pinwarden.project import status as project_status
 from pinwarden.project.init_decisions import State
 from pinwarden.project.pin import Approval
-from pinwarden.project.scopes import SCOPES
+from pinwarden.project.project import SCOPES
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.parts import (

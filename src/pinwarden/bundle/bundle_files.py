@@ -24,8 +24,8 @@ from pinwarden.bundle.trust import parse_installer_policy, parse_trust
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import Report, Row, plural
-from pinwarden.core.text import parse_timestamp
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import parse_timestamp, plural
 from pinwarden.system.files import open_regular, read_file
 
 SUFFIXES = {CAR_MEDIA_TYPE: ".car", TAR_ZSTD_MEDIA_TYPE: ".tar.zst"}

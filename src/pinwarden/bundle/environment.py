@@ -14,9 +14,8 @@ from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.core.digest import Cid, Digest, document_cid
+from pinwarden.core.digest import Cid, Digest, TreeFile, document_cid, hash_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.system.files import find_program, read_file
 
 BUILDER = "bundle/1"

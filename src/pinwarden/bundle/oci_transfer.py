@@ -27,7 +27,8 @@ from pinwarden.bundle.trust import InstallerPolicy, Trust
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.system.files import read_file, write_atomically
 from pinwarden.system.net.connections import ServiceEndpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher

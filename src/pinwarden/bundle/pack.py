@@ -27,7 +27,8 @@ from pinwarden.bundle.source_tree import SourceTree, read_tree
 from pinwarden.core.digest import Digest, document_cid, manifest_root_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.skills.skill import MAIN_FILE, FileBytes
 from pinwarden.system.files import write_atomically
 

@@ -11,8 +11,8 @@ from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
 from pinwarden.cli.questions import QUIT, ask, can_ask, quote_server
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report, Row, plural
-from pinwarden.core.text import show_invisible
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import plural, show_invisible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

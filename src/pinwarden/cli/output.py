@@ -164,7 +164,7 @@ def refuse_overwriting_project_files(args: Namespace, writes: str = "") -> None:
 
 def _find_projects(args: Namespace) -> Iterator[Project]:
     from pinwarden.cli.project_arguments import find_current_project
-    from pinwarden.project.scopes import SCOPES, project_in_scope
+    from pinwarden.project.project import SCOPES, project_in_scope
 
     folders = getattr(args, "project", None) or [None]
     lock = Path(args.file) if hasattr(args, "project") and args.file else None

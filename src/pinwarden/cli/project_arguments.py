@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.project.project import Project
-from pinwarden.project.scopes import LOCK_NAME, SCOPES, find_project_root, list_used_scopes, project_in_scope
+from pinwarden.project.project import LOCK_NAME, SCOPES, Project, find_project_root, project_in_scope
+from pinwarden.project.scopes import list_used_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,10 +211,10 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
     Raises an error inside a running server or agent: only people approve.
     """
     from pinwarden.gateway.inside_server import refuse_inside_server
-    from pinwarden.gateway.state import find_running_folder
     from pinwarden.project.lock import Approver
+    from pinwarden.system.state_folder import find_state_folder
 
-    refuse_inside_server(find_running_folder(os.environ, Path.home()), os.environ)
+    refuse_inside_server(find_state_folder(os.environ, Path.home()), os.environ)
     by = args.by or os.environ.get("PINWARDEN_APPROVER") or _find_user_name()
     if not by:
         raise PinwardenError(

@@ -10,7 +10,7 @@ from pinwarden.cli.render.text import wrap
 from pinwarden.cli.setup_steps import QuitSetup, Setup
 from pinwarden.clients.table import get_client
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

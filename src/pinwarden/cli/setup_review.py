@@ -15,7 +15,7 @@ from pinwarden.cli.setup_steps import QuitSetup, Setup, agrees, print_heading
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 from pinwarden.project.approve import (
     Approval,
     PreparedServer,

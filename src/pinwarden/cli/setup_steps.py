@@ -14,7 +14,8 @@ from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.text import render_command, wrap
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import Report, is_failing, plural
+from pinwarden.core.report import Report, is_failing
+from pinwarden.core.text import plural
 from pinwarden.system.clock import now
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pinwarden.cli.approvals import APPROVED, SKIPPED, ask_decision
 from pinwarden.cli.questions import quote_server
 from pinwarden.cli.render.text import render_rows, wrap
 from pinwarden.core.record import replace
-from pinwarden.core.report import plural
-from pinwarden.core.text import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, plural, show_invisible
 from pinwarden.project.skills_approve import approve_skill, summarize_review
 from pinwarden.skills.powers import find_powers
 from pinwarden.skills.skill import find_main_file

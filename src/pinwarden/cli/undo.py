@@ -13,7 +13,8 @@ from pinwarden.cli.questions import ask, can_ask
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import is_failing, plural
+from pinwarden.core.report import is_failing
+from pinwarden.core.text import plural
 
 if TYPE_CHECKING:
     from pinwarden.project.edit_backups import EditCommand

@@ -6,39 +6,16 @@ stores the values of its headers as environment variables of the entry.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinwarden.clients.config import normalize_entry, parse_target, unwrap_entry
+from pinwarden.clients.config import normalize_entry
+from pinwarden.clients.enforceable import RemoteEntry
 from pinwarden.clients.table import Client, EntryFormat
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
-from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import HttpTarget
 
-HEADER_VARIABLE = "PINWARDEN_HEADER_"
-"""The prefix of environment variables that have the value of a header."""
-ADDRESS_VARIABLE = "PINWARDEN_ADDRESS"
-
-_REFERENCE = lazy_pattern(r"[$%{<]")
-_SIGN_IN_MEMBERS = ("oauth", "auth", "authProviderType", "headersHelper", "targetAudience", "oauth_resource", "scopes")
-"""Members that make the client itself sign in to the server. A command cannot use this sign-in."""
 _ENV_REFERENCE = lazy_pattern(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class RemoteEntry(Record):
-    """The URL of a client's entry, and the environment variables that a command needs to contact it."""
-
-    target: HttpTarget
-    url: str
-    """The URL in the form in which a lock stores it."""
-    headers: Mapping[str, str]
-    """The name of the environment variable for each header."""
-    url_variable: str | None
-    variables: Mapping[str, str] = field(repr=False)
-    """The values of the environment variables, as written in the client's file."""
 
 
 def replace_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
@@ -62,37 +39,6 @@ def _replace_words(entry: dict[str, Any], client: Client, words: Sequence[str]) 
     if isinstance(command, dict) and isinstance(command.get("path"), str):
         return {**entry, member: {**command, "path": words[0], "args": list(words[1:])}}
     raise _unknown_form_error(client)
-
-
-def name_header_variable(name: str) -> str:
-    """Return the name of the environment variable for a header."""
-    return HEADER_VARIABLE + re.sub(r"[^A-Z0-9]", "_", name.upper())
-
-
-def read_remote_entry(entry: Any, client: Client) -> RemoteEntry:
-    """Parse the URL and headers of an entry. Raises NOTHING_TO_RUN if a command cannot contact the server."""
-    target, problem = parse_target(entry, client)
-    if not isinstance(target, HttpTarget) or problem is not None:
-        raise PinwardenError("NOTHING_TO_RUN", problem or "it is not a remote address")
-    sign_in = next((name for name in _SIGN_IN_MEMBERS if unwrap_entry(entry, client).get(name)), None)
-    if sign_in is not None:
-        raise PinwardenError("NOTHING_TO_RUN", f"{client.title} signs in to it ({sign_in}), which a command cannot use")
-    headers = {name: name_header_variable(name) for name in target.headers}
-    if len(set(headers.values())) != len(headers):
-        raise PinwardenError("NOTHING_TO_RUN", "two of its headers differ only in punctuation")
-    values = {headers[name]: value for name, value in target.headers.items()}
-    url = redact_entry({"url": target.url})["url"]
-    # The lock does not store secrets, and only the client fills in its placeholders.
-    hidden = url != target.url or _REFERENCE.search(target.url) is not None
-    if hidden:
-        values[ADDRESS_VARIABLE] = target.url
-    return RemoteEntry(
-        target=target,
-        url=url,
-        headers=headers,
-        url_variable=ADDRESS_VARIABLE if hidden else None,
-        variables=values,
-    )
 
 
 def to_command_entry(

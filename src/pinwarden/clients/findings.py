@@ -11,7 +11,7 @@ from typing import Any
 
 from pinwarden.clients.command_line import DANGERS, parse_launch
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, normalize_entry
-from pinwarden.clients.risky_settings import find_risky_settings
+from pinwarden.clients.risky_settings import RiskySettings
 from pinwarden.clients.table import get_client
 from pinwarden.core.json_values import child_pointer
 from pinwarden.core.record import Record
@@ -175,7 +175,7 @@ def _join_names(names: list[Any]) -> str:
 
 def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
     """Yield the finding code, JSON Pointer and detail of each risky setting in a file that also has servers."""
-    for code, path in find_risky_settings(get_client(file.client).risky_settings, file.document, file.scope):
+    for code, path in _find_risky_settings(get_client(file.client).risky_settings, file.document, file.scope):
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
 
 
@@ -254,3 +254,36 @@ def _list_redirecting_values(entry: Any) -> Iterator[str]:
 def _redact_answer(declared: DeclaredInput, text: str) -> str:
     secret = declared.password or len(text) > _MAX_ANSWER or looks_secret(declared.id, text)
     return f"<{declared.id}>" if secret or mask_words([text]) != [text] else text
+
+
+def _find_risky_settings(client: RiskySettings, document: Any, scope: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the finding code and member path of each risky setting in a client's file of this scope."""
+    holders = [(_get_at(document, path), path) for path in client.holders]
+    profiles = _get_at(document, (client.profiles_member,)) if client.profiles_member is not None else None
+    if type(profiles) is dict:
+        holders += [(value, (str(client.profiles_member), name)) for name, value in profiles.items()]
+    for holder, before in holders:
+        for setting in client.settings:
+            if setting.only_in_projects and scope != "project":
+                continue
+            for value, path in _resolve_path(holder, tuple(setting.name.split("."))):
+                if setting.is_risky(value):
+                    yield setting.code, (*before, *path)
+
+
+def _get_at(value: Any, path: tuple[str, ...]) -> Any:
+    for member in path:
+        value = value.get(member) if type(value) is dict else None
+    return value
+
+
+def _resolve_path(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    if not steps:
+        yield value, ()
+        return
+    if type(value) is not dict:
+        return
+    for count in range(1, len(steps) + 1):
+        member = ".".join(steps[:count])
+        if member in value:
+            yield from ((inner, (member, *rest)) for inner, rest in _resolve_path(value[member], steps[count:]))

@@ -1,11 +1,12 @@
 """Settings with which a client lets the assistant act, or runs commands, without asking the user.
 
-They are in the file that also has the client's servers. ``clients/table.py`` says which settings each client reads.
+They are in the file that also has the client's servers. ``clients/table.py`` says which settings each client reads, and
+``clients/findings.py`` looks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pinwarden.core.record import Record
@@ -33,39 +34,6 @@ class RiskySettings(Record):
     """The member paths in a file under which the client reads settings."""
     profiles_member: str | None = None
     """A member with further sets of the same settings, by name."""
-
-
-def find_risky_settings(client: RiskySettings, document: Any, scope: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the finding code and member path of each risky setting in a client's file of this scope."""
-    holders = [(_get_at(document, path), path) for path in client.holders]
-    profiles = _get_at(document, (client.profiles_member,)) if client.profiles_member is not None else None
-    if type(profiles) is dict:
-        holders += [(value, (str(client.profiles_member), name)) for name, value in profiles.items()]
-    for holder, before in holders:
-        for setting in client.settings:
-            if setting.only_in_projects and scope != "project":
-                continue
-            for value, path in _resolve_path(holder, tuple(setting.name.split("."))):
-                if setting.is_risky(value):
-                    yield setting.code, (*before, *path)
-
-
-def _get_at(value: Any, path: tuple[str, ...]) -> Any:
-    for member in path:
-        value = value.get(member) if type(value) is dict else None
-    return value
-
-
-def _resolve_path(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    if not steps:
-        yield value, ()
-        return
-    if type(value) is not dict:
-        return
-    for count in range(1, len(steps) + 1):
-        member = ".".join(steps[:count])
-        if member in value:
-            yield from ((inner, (member, *rest)) for inner, rest in _resolve_path(value[member], steps[count:]))
 
 
 # Predicates

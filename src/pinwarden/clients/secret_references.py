@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinwarden.clients.entry_edit import HEADER_VARIABLE
+from pinwarden.clients.enforceable import HEADER_VARIABLE
 from pinwarden.clients.table import EntryFormat, get_client
 from pinwarden.system.secret_variables import SECRETS_FILE
 

@@ -82,12 +82,3 @@ SKILL_FOLDERS: Mapping[str, SkillFolders] = MappingProxyType(
     }
 )
 """The skill folders of each client that reads ``SKILL.md``, by the id of the client."""
-
-
-def list_clients_by_folder(*, user: bool) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the clients that read each folder."""
-    readers: dict[str, list[str]] = {}
-    for client, folders in SKILL_FOLDERS.items():
-        for folder in folders.user if user else folders.project:
-            readers.setdefault(folder, []).append(client)
-    return {folder: tuple(clients) for folder, clients in readers.items()}

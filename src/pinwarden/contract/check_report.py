@@ -23,7 +23,8 @@ from pinwarden.contract.normal_form import compute_normalised_digest
 from pinwarden.contract.observation import ObservedServer, note_unanalysed_tools
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, plural, row_to_json, severity_rank
+from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, row_to_json, severity_rank
+from pinwarden.core.text import plural
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface

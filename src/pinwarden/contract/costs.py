@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
-from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural, row_to_json
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.surface.surface import TOOL, Surface
 
 _SENT_MEMBERS = ("name", "title", "description", "inputSchema", "annotations")

@@ -9,7 +9,8 @@ from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, check_annota
 from pinwarden.contract.entitlements.values import Entitlements
 from pinwarden.contract.observation import ObservedServer, describe_location
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, collect_kind_reasons, plural, row_to_json
+from pinwarden.core.report import Report, collect_kind_reasons, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE
 
 

@@ -18,7 +18,8 @@ from pinwarden.contract.observation import ObservedServer, note_unanalysed_tools
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, collect_kind_reasons, plural, row_to_json
+from pinwarden.core.report import Report, collect_kind_reasons, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.system.files import read_file, write_atomically
 
 

@@ -37,7 +37,7 @@ from pinwarden.contract.surface_contracts import (
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 from pinwarden.system.files import read_file
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hmac import compare_digest
 from typing import Any, BinaryIO
 
@@ -252,3 +252,23 @@ TOOL_PROFILES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]]
     "hangar-1.2": ("hangar-1.2", _select_hangar_1_2_members),
     "hangar": ("hangar", _select_hangar_members),
 }
+
+
+# Folders
+
+TreeFile = tuple[str, bool, str]
+"""One file: its path, whether it is executable, and its SHA-256 in hex."""
+
+
+def hash_file_list(rows: Iterable[TreeFile]) -> Digest:
+    """Return the digest of a folder, which covers the path, the executable bit and the SHA-256 of each file.
+
+    No other folder has this digest, unless a path contains a line feed; `artifacts/archives/rules.py` refuses that.
+    """
+    return Digest.of_bytes(format_file_list(rows))
+
+
+def format_file_list(rows: Iterable[TreeFile]) -> bytes:
+    """Format a list of files as one line per file, sorted by path. Tree digests are computed from this text."""
+    lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
+    return "".join(line for _, line in lines).encode("utf-8", "strict")

@@ -117,11 +117,6 @@ def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[
     return tuple(f"{', '.join(servers)}: {hint}" for hint, servers in servers_by_hint.items())
 
 
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    """Return a count with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
-
-
 class FindingKind(Record):
     """A kind of finding that a check can report."""
 

@@ -1,4 +1,4 @@
-"""Text: lazily compiled patterns, invisible characters, log commands of build servers, file names and timestamps.
+"""Text: lazily compiled patterns, invisible characters, log commands of build servers, file names, counts, timestamps.
 
 Files, diffs and checks use the same table of invisible characters, so that the person who approves a text sees
 everything that the model reads.
@@ -145,3 +145,8 @@ def parse_timestamp(text: Any) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else None
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"

@@ -44,11 +44,16 @@ def register_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
             registration.unlink()
 
 
-def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
+def get_running_folder(state_folder: Path) -> Path:
+    """Return the folder in which all running gateways of a user register, whatever database they use."""
+    return state_folder / "running"
+
+
+def refuse_inside_server(state_folder: Path, variables: Mapping[str, str]) -> None:
     """Raise ``REVIEW_FROM_SERVER`` if this process descends from a server, a gateway or a gateway's client."""
     if MARK in variables:
         _refuse(f"this process runs inside the server {variables[MARK][:120]!a}")
-    registered = _read_registered_identities(folder)
+    registered = _read_registered_identities(get_running_folder(state_folder))
     for pid in dict.fromkeys(_list_ancestors()):
         if read_process_identity(pid) in registered:
             _refuse(f"its ancestor process {pid} is a gateway or the client of one")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, plural
-from pinwarden.core.text import INVISIBLE, neutralize_log_commands, show_invisible
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import INVISIBLE, neutralize_log_commands, plural, show_invisible
 from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.server_requests import SERVER_REQUESTS

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, as_dict, replace
-from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import plural
 from pinwarden.gateway.approved_items import (
     KIND_BY_ENTITY,
     add_definitions,

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.inside_server import get_running_folder
 from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
@@ -73,7 +72,7 @@ class GatewayState:
     @property
     def running_folder(self) -> Path:
         """The folder in which running gateways register their processes."""
-        return _get_running_folder(self.folder)
+        return get_running_folder(self.folder)
 
     def open_audit_log(
         self, *, gateway: str = "", when_unavailable: WhenUnavailable = "refuse", limits: AuditLimits | None = None
@@ -240,15 +239,6 @@ def open_state_for_reading(project: Project, url: str | None = None, *, needed: 
     is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
     is_empty = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
     return GatewayState(state.folder, state.url, read_only=True, is_empty=is_empty)
-
-
-def find_running_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """Return the folder in which all running gateways of this user register, whatever database they use."""
-    return _get_running_folder(find_state_folder(variables, home))
-
-
-def _get_running_folder(folder: Path) -> Path:
-    return folder / "running"
 
 
 def _check_url(url: str) -> None:

@@ -13,7 +13,8 @@ from pinwarden.bundle.environment import check_pinned_descriptor
 from pinwarden.bundle.trust import InstallerPolicy
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row
+from pinwarden.core.text import plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.install.bundle_download import download_bundle
 from pinwarden.install.decision import AcceptedBundle, InstallRequest

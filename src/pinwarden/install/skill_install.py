@@ -12,12 +12,13 @@ from pinwarden.bundle.bundled_skills import BundledSkill, read_bundled_skills, r
 from pinwarden.clients.table import GENERIC_CLIENT
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import plural
 from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest
 from pinwarden.install.folder_writes import FolderWrite, write_folders
 from pinwarden.install.install_report import build_acceptance_facts, build_refusal_report
 from pinwarden.install.staging import build_bundle_pin, store_files
-from pinwarden.project.skills import NO_SKILLS, build_scan_rows, find_roots, read_skills_lock, write_skills
+from pinwarden.project.skills import NO_SKILLS, build_scan_rows, read_skills_lock, write_skills
 from pinwarden.skills.powers import find_powers
 from pinwarden.skills.skill_folders import read_skill_folder
 from pinwarden.skills.skills_file import LockedSkill, SkillsLock, put_skills, remove_places
@@ -75,7 +76,7 @@ def open_skills(context: InstallContext, accepted: AcceptedBundle, request: Inst
             f"{request.tool} has skills, and no client was named",
             hint=f"Name the clients: pinwarden install {request.tool} --client claude --client codex",
         )
-    roots, user = find_roots(context.project), context.project.scope == "user"
+    roots, user = context.project.skill_roots, context.project.scope == "user"
     folders = dict.fromkeys(roots.find_install_folder(client, user=user) for client in clients)
     return SkillPlaces(
         pin=build_bundle_pin(accepted, context.source, request.floor, literal=request.literal),
@@ -117,7 +118,7 @@ def write_bundle(project: Project, bundle: SkillPlaces, lock_options: LockOption
 
     A skill that the locked version of the bundle had in these folders and the new one has not is removed.
     """
-    roots, earlier = find_roots(project), find_bundled(project, bundle.pin.tool)
+    roots, earlier = project.skill_roots, find_bundled(project, bundle.pin.tool)
     targets = bundle.list_targets()
     dropped = [
         target
@@ -196,7 +197,7 @@ def is_as_locked(project: Project, target: Path, earlier: Iterable[LockedSkill])
     """Whether a folder has exactly what this bundle's locked version installed there."""
     if target.is_symlink() or not target.is_dir():
         return False
-    place, found = find_roots(project).display(target), read_skill_folder(target)
+    place, found = project.skill_roots.display(target), read_skill_folder(target)
     if found is None or found.problems:
         return False
     return any(place in locked.places and locked.skill.digest == found.skill.digest for locked in earlier)
@@ -205,7 +206,7 @@ def is_as_locked(project: Project, target: Path, earlier: Iterable[LockedSkill])
 def _put_bundle(
     project: Project, lock: SkillsLock, bundle: SkillPlaces, dropped: Sequence[Path], lock_options: LockOptions
 ) -> SkillsLock:
-    roots, approver = find_roots(project), lock_options.approver
+    roots, approver = project.skill_roots, lock_options.approver
     if approver is None:
         raise TypeError("an install has an approver")
     pin = bundle_pin_to_json(bundle.pin)
@@ -228,7 +229,7 @@ def _build_report(
     pin, accepted = bundle.pin, decision.accepted
     if accepted is None:
         raise TypeError("the decision has no accepted bundle")
-    roots = find_roots(context.project)
+    roots = context.project.skill_roots
     powers = [f"{one.skill.name} {power}" for one in bundle.skills for power in find_powers(one.skill)]
     places = [roots.display(target) for target in bundle.list_targets()]
     facts: dict[str, Any] = {

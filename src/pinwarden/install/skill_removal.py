@@ -9,7 +9,7 @@ from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.report import Report
 from pinwarden.install.folder_writes import FolderWrite, write_folders
 from pinwarden.install.skill_install import is_as_locked
-from pinwarden.project.skills import NO_SKILLS, find_roots, read_skills_lock, write_skills
+from pinwarden.project.skills import NO_SKILLS, read_skills_lock, write_skills
 from pinwarden.skills.skills_file import LockedSkill, remove_places
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def find_locked_skills(project: Project, name: str) -> tuple[LockedSkill, ...]:
 
 def remove_skills(project: Project, name: str, now: str, *, keep_folders: bool) -> Report:
     """Remove skills from the lock. Folders from a bundle are removed too, if they are as they were installed."""
-    roots, skills = find_roots(project), find_locked_skills(project, name)
+    roots, skills = project.skill_roots, find_locked_skills(project, name)
     installed = {
         roots.locate(place): locked for locked in skills if locked.bundle is not None for place in locked.places
     }

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pinwarden.bundle.bundle_pin import BundlePin, parse_bundle_pin
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons
+from pinwarden.core.text import plural
 from pinwarden.install.bundle_update import (
     BLOCK,
     build_content_rows,
@@ -21,7 +22,7 @@ from pinwarden.install.bundle_update import (
 )
 from pinwarden.install.skill_install import SkillPlaces, read_skills_of, scan_bundle, write_bundle
 from pinwarden.install.staging import build_bundle_pin, store_files
-from pinwarden.project.skills import NO_SKILLS, find_roots, read_skills_lock
+from pinwarden.project.skills import NO_SKILLS, read_skills_lock
 from pinwarden.skills.skill import Skill
 from pinwarden.skills.skill_drift import SKILL_KINDS, build_skill_row, compare_skill
 from pinwarden.skills.skills_file import LockedSkill
@@ -111,7 +112,7 @@ def _prepare(group: Sequence[LockedSkill], context: UpdateContext) -> SkillUpdat
     rows = (*rows, *build_yanked_rows(pin, context.trust_path))
     if (new_pin.root_cid, new_pin.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return SkillUpdate(pin=pin, bundle=None, rows=rows)
-    roots = find_roots(context.project)
+    roots = context.project.skill_roots
     folders = dict.fromkeys(roots.locate(place).parent for locked in group for place in locked.places)
     bundle = SkillPlaces(pin=new_pin, skills=skills, folders=tuple(folders))
     rows = (

@@ -22,8 +22,9 @@ from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
 from pinwarden.core.signed_note import NoteKey, WitnessKey
+from pinwarden.core.text import plural
 
 
 class TrustRequest(Record):

@@ -174,6 +174,11 @@ class Entry(Record):
         return _object_or_empty(self.document.get("capabilityManifest"))
 
     @property
+    def has_tool_hashes(self) -> bool:
+        """Whether the entry has ToolPin's hashes of a server's tools."""
+        return any(member in self.manifest for member in TOOL_HASHES)
+
+    @property
     def source(self) -> str | None:
         """The registry that the server was resolved from."""
         source = _object_or_empty(self.document.get("resolved")).get("source")

@@ -308,6 +308,11 @@ def has_surface(entry: Entry) -> bool:
     return extension is not None and extension.surface is not None
 
 
+def has_approved_tools(entry: Entry) -> bool:
+    """Whether an entry has an approved surface or ToolPin's tool hashes, to compare a live server with."""
+    return has_surface(entry) or entry.has_tool_hashes
+
+
 def with_extension(entry: Entry, extension: LockExtension) -> Entry:
     """Return the entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.lock.entry import TOOL_HASHES
 from pinwarden.surface.interop import TOOLPIN_COVERAGE, ToolPinHashes, compute_toolpin_hashes
 
 PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
@@ -40,11 +39,6 @@ class PinFinding(Record):
     def is_conclusive(self) -> bool:
         """Whether the comparison was possible."""
         return self.code != INCONCLUSIVE_CODE
-
-
-def has_tool_hashes(manifest: Mapping[str, Any]) -> bool:
-    """Whether a capability manifest has hashes of live tools."""
-    return any(member in manifest for member in TOOL_HASHES)
 
 
 def compare_tool_hashes(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:

@@ -21,7 +21,8 @@ policy                      policy_commands, authority
 sbom, advisories            locked_packages
 ==========================  ========================================================================================
 
-``configs`` and ``configured_servers`` compare client configurations with the lock. ``scopes`` chooses the lock, and
-``next_step`` the last line of a report. Modules return a report (``core/report.py``) and print nothing.
+``configs`` and ``configured_servers`` compare client configurations with the lock. ``scopes`` runs a command for
+several locks, and ``next_step`` chooses the last line of a report. Modules return a report (``core/report.py``) and
+print nothing.
 ``configured_servers.py`` and ``config_secrets.py`` are pure. Must not import ``install`` or ``gateway``.
 """

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row, plural, row_to_json
+from pinwarden.core.report import Row, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import LockExtension, format_surface_path, read_extension, with_extension
@@ -93,10 +94,15 @@ def scan_for_approval(
     server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     """Scan a surface. Only text that no approved surface contains can cause warnings."""
-    from pinwarden.project.surface_reports import scan_for_warnings
-
     rows = scan_for_warnings(surface, server, approved)
     return ApprovalCandidate(server=server, surface=surface, warnings=rows, warnings_approved=warnings_approved)
+
+
+def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
+    """Scan a surface, and return rows for warnings about text that is not in an approved surface."""
+    from pinwarden.surface.scan.scan import build_scan_row, find_new_warnings  # loads the rules of the scan
+
+    return tuple(build_scan_row(finding, server) for finding in find_new_warnings(surface, approved))
 
 
 def read_approved_surfaces(project: Project, server: str) -> list[Surface]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural, row_to_json
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,

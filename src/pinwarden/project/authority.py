@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from pinwarden.clients.command_line import parse_run_command
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.project.scopes import project_in_scope
+from pinwarden.project.project import project_in_scope
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer

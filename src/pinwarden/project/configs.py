@@ -6,22 +6,25 @@ Claude Code keeps the servers of all projects in one file of the user. Servers o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import (
     LockedStart,
     find_floating_package,
     parse_locked_start,
 )
-from pinwarden.clients.drift import compare_proposed_inputs
-from pinwarden.clients.enforceable import find_enforcement_obstacle, starts_through_pinwarden
+from pinwarden.clients.config import parse_configured_server
+from pinwarden.clients.drift import build_direct_start_change, compare_entries, compare_proposed_inputs
+from pinwarden.clients.enforceable import find_enforcement_obstacle, read_remote_entry, starts_through_pinwarden
+from pinwarden.clients.entry_edit import replace_command, to_command_entry
 from pinwarden.clients.findings import ConfigFinding, build_start_refused_finding, list_proposed_inputs
 from pinwarden.clients.table import CLIENTS, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, build_kind_table, plural
+from pinwarden.core.report import FindingKinds, Row, build_kind_table
+from pinwarden.core.text import plural
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import is_enforced
+from pinwarden.lock.extension import LaunchCommand, RemoteLaunch, is_enforced, read_extension
 from pinwarden.lock.locked_config import LockedConfig, read_config_origin, read_locked_config
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.configured_servers import (
@@ -32,19 +35,22 @@ from pinwarden.project.configured_servers import (
     find_repeated_servers,
     find_uncovered_servers,
 )
-from pinwarden.project.direct_starts import compare_with_lock
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.project.locked_servers import resolve_start
-from pinwarden.project.scopes import project_in_scope
+from pinwarden.project.project import project_in_scope
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.masking import mask_name
+from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import PROJECT_FOLDER, StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.clients.table import Client
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.drift.changes import Change
 
+STARTED_DIRECTLY = "started_directly"
+_RELEASE_LEFT_OUT = "pin_loosened"
 _FLOATING_CODE = "floating_release"
 _MAX_FLOATING_NAMES = 20
 _MAX_OBSTACLES = 5
@@ -181,6 +187,54 @@ def check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], pol
     for file in view.files:
         for finding in check_file(file):
             yield build_waivable_row(finding, project.display_path(file.path), policies)
+
+
+def compare_with_lock(entry: Entry, configured: Any, client: Client) -> tuple[Change, ...]:
+    """Compare a client's entry with the approved one. Returns all changes, the most severe first.
+
+    If the client starts the approved server directly, as it did before ``pinwarden enforce``, that is one change of its
+    own, and all others have the severity ``info``. That happens when someone restores an old copy of the client's file:
+    nothing unknown is started then, but Pinwarden does not block changes any more.
+    """
+    approved = read_locked_config(entry.key, entry.document).entry
+    present = redact_entry(configured)
+    changes = compare_entries(entry.name, approved, present, client)
+    if all(change.severity == INFO for change in changes):
+        return changes
+    try:
+        direct = _compare_direct_start(entry, approved, configured, client)
+    except PinwardenError:
+        return changes
+    if direct is None or any(change.severity != INFO and change.kind != _RELEASE_LEFT_OUT for change in direct):
+        return changes
+    is_floating = any(change.kind == _RELEASE_LEFT_OUT for change in direct)
+    informative = (change for change in direct if change.severity == INFO)
+    return (build_direct_start_change(entry.name, approved, present, client, is_floating=is_floating), *informative)
+
+
+def is_only_started_directly(changes: Iterable[Change]) -> bool:
+    """Whether these changes say that a client starts the approved server directly, and nothing else of importance."""
+    return any(change.kind == STARTED_DIRECTLY for change in changes)
+
+
+def _compare_direct_start(entry: Entry, approved: Any, configured: Any, client: Client) -> tuple[Change, ...] | None:
+    """Compare a client's entry with the approved server as it was before enforcement; None if it was not enforced."""
+    extension = read_extension(entry)
+    launch = extension.launch if extension is not None else None
+    enforced = parse_configured_server(entry.name, approved, client).target
+    if not isinstance(enforced, StdioTarget):
+        return None
+    if isinstance(launch, LaunchCommand):
+        before = redact_entry(replace_command(approved, client, launch.command))
+        return compare_entries(entry.name, before, redact_entry(configured), client)
+    if isinstance(launch, RemoteLaunch):
+        remote = read_remote_entry(configured, client)
+        found = (remote.url, remote.target.transport, dict(remote.headers), remote.url_variable)
+        if found != (launch.url, launch.transport, dict(launch.headers), launch.url_variable):
+            return None
+        after = to_command_entry(configured, client, remote, enforced.command)
+        return compare_entries(entry.name, approved, redact_entry(after), client)
+    return None
 
 
 def build_waivable_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:

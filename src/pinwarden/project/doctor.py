@@ -20,9 +20,9 @@ from pinwarden.core.report import (
     build_kind_table,
     collect_kind_reasons,
     is_failing,
-    plural,
     severity_rank,
 )
+from pinwarden.core.text import plural
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.config_secrets import audit_inputs, audit_servers
 from pinwarden.project.configs import (

@@ -15,7 +15,8 @@ from pinwarden.clients.files import edit_entry, read_server_file
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, plural, row_to_json
+from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.locked_config import read_config_origin

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.command_line import PROGRAM, parse_locked_start, parse_run_command
 from pinwarden.clients.config import ConfiguredServer, parse_target
 from pinwarden.clients.documents import build_config
-from pinwarden.clients.enforceable import find_command_obstacle, list_server_arguments
-from pinwarden.clients.entry_edit import read_remote_entry, replace_command, to_command_entry
+from pinwarden.clients.enforceable import find_command_obstacle, list_server_arguments, read_remote_entry
+from pinwarden.clients.entry_edit import replace_command, to_command_entry
 from pinwarden.clients.files import ConfigEdits
 from pinwarden.clients.table import Client, get_client
 from pinwarden.core.errors import PinwardenError
@@ -40,8 +40,8 @@ from pinwarden.lock.locked_launch import (
     to_launch_command,
 )
 from pinwarden.lock.lockfile import Lock, put_entries
+from pinwarden.project.configs import compare_with_lock, is_only_started_directly
 from pinwarden.project.configured_servers import identify_entry
-from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.own_program import build_install_command, find_outside_environment, find_own_program
 from pinwarden.system.redaction import redact_entry

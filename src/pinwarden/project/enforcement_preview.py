@@ -13,9 +13,10 @@ from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.enforceable import (
     find_enforcement_obstacle,
     list_server_arguments,
+    read_remote_entry,
     starts_through_pinwarden,
 )
-from pinwarden.clients.entry_edit import read_remote_entry, replace_command, to_command_entry
+from pinwarden.clients.entry_edit import replace_command, to_command_entry
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from pinwarden.clients.launchers import Launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, plural, row_to_json
+from pinwarden.core.report import Report, Row, get_error_row_code, hints_for_failures, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import list_approved_digests, list_unapproved_packages
 from pinwarden.lock.entry import Entry

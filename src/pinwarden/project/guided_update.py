@@ -15,7 +15,8 @@ from pinwarden.artifacts.artifact_drift import compare_closures
 from pinwarden.clients.files import ConfigEdits
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row, plural
+from pinwarden.core.report import Row
+from pinwarden.core.text import plural
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import is_enforced
 from pinwarden.project.approval_candidate import (

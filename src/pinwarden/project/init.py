@@ -23,8 +23,8 @@ from pinwarden.lock.extension import ConfigOrigin, LockExtension, format_surface
 from pinwarden.lock.lockfile import put_entries, remove_entries
 from pinwarden.project import approval_candidate as approval_reasons
 from pinwarden.project.approval_candidate import ApprovalCandidate, assign_surface_files
+from pinwarden.project.configs import is_only_started_directly
 from pinwarden.project.configured_entry import build_config_fragment, build_entry, choose_entry_key
-from pinwarden.project.direct_starts import is_only_started_directly
 from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, DiscoveredServer, Discovery
 from pinwarden.project.init_report import build_init_report
 from pinwarden.project.lock import (

@@ -15,9 +15,15 @@ from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import read_config_origin
-from pinwarden.project.configs import build_config_view, find_config_issues, find_unknown_servers
+from pinwarden.project.approval_candidate import scan_for_warnings
+from pinwarden.project.configs import (
+    build_config_view,
+    compare_with_lock,
+    find_config_issues,
+    find_unknown_servers,
+    is_only_started_directly,
+)
 from pinwarden.project.configured_entry import find_started_entry
-from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
@@ -129,8 +135,6 @@ class ApprovedServers:
         approved = self.surface(key)
         if approved is not None and approved.digest == surface.digest:
             return status
-        from pinwarden.project.surface_reports import scan_for_warnings
-
         attacks = scan_for_warnings(surface, name, () if approved is None else (approved,))
         if approved is not None:
             rows = tuple(build_change_row(change) for change in compare(approved, surface))

@@ -10,7 +10,8 @@ from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, check_files
 from pinwarden.clients.table import CLIENTS, list_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, collect_kind_reasons, row_to_json, severity_rank
+from pinwarden.core.text import plural
 from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS

@@ -13,7 +13,8 @@ from pinwarden.artifacts.sbom import cyclonedx, spdx
 from pinwarden.artifacts.sbom.contents import collect_contents
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons, plural
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, collect_kind_reasons
+from pinwarden.core.text import plural
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry

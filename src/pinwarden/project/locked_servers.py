@@ -14,7 +14,6 @@ from pinwarden.lock.closure import list_approved_digests
 from pinwarden.lock.entry import Entry, find_client, is_for_client
 from pinwarden.lock.extension import has_surface, read_extension
 from pinwarden.lock.locked_launch import describe_launch, is_remote, read_locked_launch, starts_local_command
-from pinwarden.lock.toolpin_pins import has_tool_hashes
 from pinwarden.project.configured_servers import ServerIdentity, identify_entry
 
 if TYPE_CHECKING:
@@ -122,11 +121,6 @@ def has_pinned_bytes(entry: Entry) -> bool:
     """Whether an entry has the digests of its artifacts or of its image."""
     extension = read_extension(entry)
     return extension is not None and bool(extension.artifacts or extension.image)
-
-
-def has_approved_tools(entry: Entry) -> bool:
-    """Whether an entry has an approved surface or ToolPin's tool hashes, to compare a live server with."""
-    return has_surface(entry) or has_tool_hashes(entry.manifest)
 
 
 def describe_differences(servers: Iterable[LockedServer]) -> str:

@@ -21,7 +21,8 @@ from pinwarden.clients.release_words import find_release_word, replace_word
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, plural
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table
+from pinwarden.core.text import plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, find_client

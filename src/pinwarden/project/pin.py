@@ -17,7 +17,8 @@ from pinwarden.clients.release_words import ReleaseWord, find_release_word, repl
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, build_kind_table, plural
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, build_kind_table
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.extension import LockExtension, has_surface, read_extension, with_extension
@@ -26,8 +27,8 @@ from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
 from pinwarden.project.client_edits import read_lock_edit, to_backup_server, write_edits
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
+from pinwarden.project.configs import compare_with_lock, is_only_started_directly
 from pinwarden.project.configured_entry import build_plain_entry, client_name_in_lock
-from pinwarden.project.direct_starts import compare_with_lock, is_only_started_directly
 from pinwarden.project.edit_backups import EditSet, LockEdit
 from pinwarden.project.floating_releases import ReleaseResolver
 from pinwarden.project.lock import keep_earlier_pins, refuse_policy_violations

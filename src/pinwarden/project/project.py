@@ -1,15 +1,28 @@
-"""A project: its folder, its lock, its policies, and the client configurations of the project and the user."""
+"""A project: its folder, its locks, its policies, and the client configurations of the project and the user.
+
+A project has up to three locks, one for the servers of each scope:
+
+- ``project``: the servers in the project's own files, locked in the project's ``mcp-lock.json``, which is committed.
+- ``user``: the servers in the user's own client files, locked in the configuration folder of the user.
+- ``local``: the servers that a file of the user has for this one project, as Claude Code's ``.claude.json`` does. Their
+  lock is in the configuration folder of the user, one per project.
+
+So no path of a home folder and no server of a user ever gets into a committed file.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
+from pinwarden.system.repository import is_repository_root
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
@@ -18,6 +31,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
     from pinwarden.lock.policy_rules import PolicyFinding
+    from pinwarden.skills.skill_folders import SkillRoots
 
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
@@ -27,7 +41,9 @@ RECORDED_EVIDENCE = (
 )
 """A note for reports of checks that did not verify the evidence themselves."""
 LockScope = Literal["project", "local", "user"]
-"""Whose servers a lock covers; ``scopes.py`` says what each means."""
+"""Whose servers a lock covers."""
+LOCK_NAME = "mcp-lock.json"
+SCOPES: tuple[LockScope, ...] = ("project", "local", "user")
 _Parsed = TypeVar("_Parsed")
 
 
@@ -78,6 +94,17 @@ class Project(Record):
         return discover_configs(self.root, self.home, self.system, self.variables)
 
     @property
+    def skill_roots(self) -> SkillRoots:
+        """Where the skills of the project and its user are."""
+        from pinwarden.skills.skill_folders import SkillRoots
+
+        return SkillRoots(project=self.root, home=self.home, system=self.system, variables=self.variables)
+
+    def has_skills(self) -> bool:
+        """Whether there are skills in the folders of this scope. Reads only the names of the folders."""
+        return self.scope != "local" and self.skill_roots.has_skills(user=self.scope == "user")
+
+    @property
     def policy_file(self) -> Path:
         """The file of Pinwarden's own policy, which need not exist."""
         return self.policy or (self.policy_folder or self.root) / OWN_POLICY
@@ -115,6 +142,61 @@ class Project(Record):
         return str(path)
 
 
+def find_project_root(start: Path, home: Path) -> Path:
+    """Return the project around a folder: the nearest folder with a lock, or else the root of the repository.
+
+    The search ends at the root of the repository, below the home folder, and at a folder of another user, who could
+    otherwise place a lock above this user's folders. If it finds neither, the folder itself is returned.
+    """
+    folder = start.resolve()
+    root: Path | None = None
+    for candidate in (folder, *folder.parents):
+        if candidate != folder and (candidate == home.resolve() or not _is_owned(candidate)):
+            break
+        if (candidate / LOCK_NAME).exists():
+            return candidate
+        if is_repository_root(candidate):
+            root = candidate
+            break
+    return root or folder
+
+
+def find_user_folder(project: Project) -> Path:
+    """Return the folder for the lock and policy of this user's own servers, in the platform's configuration folder."""
+    variables, home = project.variables, project.home
+    if project.system == "windows":
+        parent = Path(variables.get("APPDATA") or home / "AppData" / "Roaming")
+    elif project.system == "mac" and not variables.get("XDG_CONFIG_HOME"):
+        parent = home / "Library" / "Application Support"
+    else:
+        parent = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+    return parent / "pinwarden"
+
+
+def project_in_scope(project: Project, scope: LockScope) -> Project:
+    """Return the same project and user, with the lock and the client configurations of a scope."""
+    if scope == "project":
+        return project
+    folder = find_user_folder(project)
+    if scope == "user":
+        return replace(project, scope="user", root=folder, lock=folder / LOCK_NAME)
+    root = project.root.resolve()
+    name = "".join(char if char.isalnum() else "-" for char in root.name)[:40]
+    digest = Digest.of_bytes(os.fsencode(root)).hex[:16]
+    lock = folder / "projects" / f"{name}-{digest}" / LOCK_NAME
+    return replace(project, scope="local", lock=lock, policy_folder=folder)
+
+
+def _is_owned(folder: Path) -> bool:
+    """Whether a folder belongs to this user or to root. Always true on systems without POSIX owners."""
+    if os.name != "posix":
+        return True
+    try:
+        return folder.stat().st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
+
+
 def locate_store(project: Project) -> Path:
     """Find the folder for verified files and built environments.
 
@@ -142,6 +224,11 @@ class Policies(Record):
         return self.own is not None or self.toolpin is not None
 
     @property
+    def requires_locked_skills(self) -> bool:
+        """Whether a policy has ``skills = "locked"``."""
+        return self.own is not None and self.own.requires_locked_skills
+
+    @property
     def has_entry_rules(self) -> bool:
         """Whether a rule of a policy reads what the lock records about a server."""
         return self.toolpin is not None or (self.own is not None and self.own.has_entry_rules)
@@ -154,7 +241,6 @@ class Policies(Record):
         if not self.has_policy:
             return seal
         from pinwarden.core.canonical import canonicalize
-        from pinwarden.core.digest import Digest
 
         present = {"pinwarden": self.own, "toolpin": self.toolpin}
         policies = {name: str(policy.digest) for name, policy in present.items() if policy is not None}

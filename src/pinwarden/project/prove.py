@@ -21,9 +21,9 @@ from pinwarden.core.report import (
     get_error_row_code,
     hints_for_failures,
     is_failing,
-    plural,
     row_to_json,
 )
+from pinwarden.core.text import plural
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import (

@@ -236,7 +236,7 @@ def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[st
 
 def _find_remote_target(project: Project, entry: Entry) -> HttpTarget:
     """Return the approved address, with the header values that the client passes in variables or has in its file."""
-    from pinwarden.clients.entry_edit import name_header_variable
+    from pinwarden.clients.enforceable import name_header_variable
     from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
 
     launch = find_remote_launch(entry)

@@ -1,79 +1,20 @@
-"""Which lock a server belongs to. Every lock covers the servers of one scope:
-
-- ``project``: the servers in the project's own files, locked in the project's ``mcp-lock.json``, which is committed.
-- ``user``: the servers in the user's own client files, locked in the configuration folder of the user.
-- ``local``: the servers that a file of the user has for this one project, as Claude Code's ``.claude.json`` does. Their
-  lock is in the configuration folder of the user, one per project.
-
-So no path of a home folder and no server of a user ever gets into a committed file.
-"""
+"""Run a command for the servers of several scopes, each with its own lock, and combine the reports."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report
-from pinwarden.project.project import LockScope, Project
-from pinwarden.system.repository import is_repository_root
+from pinwarden.project.project import SCOPES, LockScope, Project, project_in_scope
 
-LOCK_NAME = "mcp-lock.json"
-SCOPES: tuple[LockScope, ...] = ("project", "local", "user")
 SCOPE_LABELS: Mapping[LockScope, str] = {
     "project": "this project",
     "local": "you, in this project",
     "user": "you, in every project",
 }
-
-
-def find_project_root(start: Path, home: Path) -> Path:
-    """Return the project around a folder: the nearest folder with a lock, or else the root of the repository.
-
-    The search ends at the root of the repository, below the home folder, and at a folder of another user, who could
-    otherwise place a lock above this user's folders. If it finds neither, the folder itself is returned.
-    """
-    folder = start.resolve()
-    root: Path | None = None
-    for candidate in (folder, *folder.parents):
-        if candidate != folder and (candidate == home.resolve() or not _is_owned(candidate)):
-            break
-        if (candidate / LOCK_NAME).exists():
-            return candidate
-        if is_repository_root(candidate):
-            root = candidate
-            break
-    return root or folder
-
-
-def find_user_folder(project: Project) -> Path:
-    """Return the folder for the lock and policy of this user's own servers, in the platform's configuration folder."""
-    variables, home = project.variables, project.home
-    if project.system == "windows":
-        parent = Path(variables.get("APPDATA") or home / "AppData" / "Roaming")
-    elif project.system == "mac" and not variables.get("XDG_CONFIG_HOME"):
-        parent = home / "Library" / "Application Support"
-    else:
-        parent = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
-    return parent / "pinwarden"
-
-
-def project_in_scope(project: Project, scope: LockScope) -> Project:
-    """Return the same project and user, with the lock and the client configurations of a scope."""
-    if scope == "project":
-        return project
-    folder = find_user_folder(project)
-    if scope == "user":
-        return replace(project, scope="user", root=folder, lock=folder / LOCK_NAME)
-    root = project.root.resolve()
-    name = "".join(char if char.isalnum() else "-" for char in root.name)[:40]
-    digest = Digest.of_bytes(os.fsencode(root)).hex[:16]
-    lock = folder / "projects" / f"{name}-{digest}" / LOCK_NAME
-    return replace(project, scope="local", lock=lock, policy_folder=folder)
 
 
 def list_used_scopes(project: Project) -> tuple[Project, ...]:
@@ -133,23 +74,7 @@ def describe_own_lock(project: Project) -> str:
 
 
 def _is_used(project: Project) -> bool:
-    return project.lock.exists() or bool(project.find_configs()) or _has_skills(project)
-
-
-def _has_skills(project: Project) -> bool:
-    from pinwarden.project.skills import has_skills
-
-    return has_skills(project)
-
-
-def _is_owned(folder: Path) -> bool:
-    """Whether a folder belongs to this user or to root. Always true on systems without POSIX owners."""
-    if os.name != "posix":
-        return True
-    try:
-        return folder.stat().st_uid in (os.geteuid(), 0)
-    except OSError:
-        return False
+    return project.lock.exists() or bool(project.find_configs()) or project.has_skills()
 
 
 def _combine_exit_codes(codes: Sequence[int]) -> int:

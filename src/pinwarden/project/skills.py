@@ -19,11 +19,8 @@ from pinwarden.lock.extension import SkillsPin
 from pinwarden.lock.lockfile import put_skills_pin, read_skills_pin, refuse_if_tampered, verify, verify_files
 from pinwarden.skills.skill import FoundSkill, Skill
 from pinwarden.skills.skill_folders import (
-    SkillRoots,
     find_project_skills,
     find_user_skills,
-    has_project_skills,
-    has_user_skills,
 )
 from pinwarden.skills.skills_file import (
     LockedSkill,
@@ -73,32 +70,18 @@ class SkillReview(Record):
         return tuple(get_client(client).title for client in self.clients)
 
 
-def find_roots(project: Project) -> SkillRoots:
-    """Return where the skills of this project and its user are."""
-    return SkillRoots(project=project.root, home=project.home, system=project.system, variables=project.variables)
-
-
-def has_skills(project: Project) -> bool:
-    """Whether there are skills in the folders of this scope. Reads only the names of the folders."""
-    if project.scope == "local":
-        return False
-    roots = find_roots(project)
-    return has_project_skills(roots) if project.scope == "project" else has_user_skills(roots)
-
-
 def find_skills(project: Project, *, nested: bool = True) -> tuple[FoundSkill, ...]:
     """Read the skills on disk that belong to the lock of this scope."""
     if project.scope == "local":
         return ()
-    roots = find_roots(project)
     if project.scope == "project":
-        return find_project_skills(roots, nested=nested)
-    return tuple(replace(one, of_user=False) for one in find_user_skills(roots))
+        return find_project_skills(project.skill_roots, nested=nested)
+    return tuple(replace(one, of_user=False) for one in find_user_skills(project.skill_roots))
 
 
 def find_user_skills_of(project: Project) -> tuple[FoundSkill, ...]:
     """Read the skills of the user, which clients may prefer to those of the project."""
-    return find_user_skills(find_roots(project)) if project.scope == "project" else ()
+    return find_user_skills(project.skill_roots) if project.scope == "project" else ()
 
 
 def read_skills_lock(project: Project) -> SkillsLock | None:

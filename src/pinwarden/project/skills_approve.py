@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, plural, row_to_json
+from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
 from pinwarden.project.skills import SkillReview, approve_skills, read_skills_lock, review_skills
 from pinwarden.skills.powers import find_powers

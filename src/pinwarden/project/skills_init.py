@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_REFUSED
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, collect_kind_reasons, plural, row_to_json, severity_rank
+from pinwarden.core.report import Report, Row, collect_kind_reasons, row_to_json, severity_rank
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.project.approval_candidate import ACCEPTED_WITH_ALL, NAMED_WITH_ACCEPT
 from pinwarden.project.skills import FOUND_ON_DISK, SkillReview, approve_skills, read_skills_lock, review_skills

@@ -25,10 +25,10 @@ from pinwarden.project.config_secrets import SecretFinding, audit_servers
 from pinwarden.project.configs import (
     ConfigView,
     find_config_issues,
+    is_only_started_directly,
     read_config_view,
 )
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
-from pinwarden.project.direct_starts import is_only_started_directly
 from pinwarden.project.explain import describe_target, find_release
 from pinwarden.project.last_checked import LastChecked
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name

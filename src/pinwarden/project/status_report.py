@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, collect_kind_reasons, plural
+from pinwarden.core.report import Report, Row, collect_kind_reasons
+from pinwarden.core.text import plural
 from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.ci_workflow import is_checked_in_ci
 from pinwarden.project.config_secrets import audit_inputs

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.record import Record, as_dict
-from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row, collect_kind_reasons, plural
+from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row, collect_kind_reasons
+from pinwarden.core.text import plural
 from pinwarden.surface.drift.changes import CHANGE_KINDS, build_change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.drift.summary import group_decisions
 from pinwarden.surface.interop import compute_surface_digests
-from pinwarden.surface.scan.scan import ScanFinding, find_new_warnings, scan
+from pinwarden.surface.scan.scan import ScanFinding, build_scan_row, scan
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Surface, encode_surface
 
 
@@ -123,24 +124,6 @@ def _build_scan_table(servers: Sequence[Mapping[str, Any]]) -> ReportTable:
             for server in servers
         ),
     )
-
-
-def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
-    """Build the report row of a scan finding. ``server`` is shown if it is given."""
-    return Row(
-        code=finding.code,
-        severity=finding.severity,
-        entity=f"{server}: {finding.entity}" if server else finding.entity,
-        name=finding.name,
-        path=finding.path,
-        message=finding.message,
-        excerpt=finding.excerpt,
-    )
-
-
-def scan_for_warnings(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
-    """Scan a surface, and return rows for warnings about text that is not in an approved surface."""
-    return tuple(build_scan_row(finding, server) for finding in find_new_warnings(surface, approved))
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, is_failing, plural, row_to_json
+from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table, is_failing, row_to_json
+from pinwarden.core.text import plural
 from pinwarden.lock import lockfile
 from pinwarden.lock.lockfile import list_file_pins
 from pinwarden.project.client_edits import diff_edits

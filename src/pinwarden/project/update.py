@@ -10,7 +10,8 @@ from pinwarden.clients.files import ConfigEdits
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import is_enforced, read_extension

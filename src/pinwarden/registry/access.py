@@ -9,7 +9,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.registry import registry_documents as statement_document
 from pinwarden.registry.names import check_namespace
 from pinwarden.registry.namespace_names import find_namespace_warning

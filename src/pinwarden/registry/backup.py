@@ -18,8 +18,9 @@ from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
 from pinwarden.core.strict_json import encode_json_file
+from pinwarden.core.text import plural
 from pinwarden.registry.archive_store import FolderArchiveStore
 from pinwarden.registry.backup_reader import BLOBS, FORMAT, KEY_COPY, SNAPSHOTS, TABLES, open_snapshot, verify_snapshot
 from pinwarden.registry.registry import KEY_FILE, SCHEMA_NAMES, Registry

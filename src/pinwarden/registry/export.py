@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pinwarden.bundle.document import encode_document
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.core.tlog import entries_path, list_tiles, tile_path
 from pinwarden.registry import names
 from pinwarden.registry.export_pages import export_pages, replace_file

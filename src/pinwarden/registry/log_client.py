@@ -17,8 +17,9 @@ from pinwarden.bundle.log_documents import (
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey, is_document_signature_valid
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.report import Report, Row
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
+from pinwarden.core.text import plural
 from pinwarden.core.tlog import TILE_WIDTH, TileNodes, compute_root, entries_path, tile_path, tile_width, unpack_entries
 from pinwarden.registry import names
 from pinwarden.registry.log_verification import (

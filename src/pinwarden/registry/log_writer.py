@@ -17,8 +17,9 @@ from pinwarden.bundle.log_documents import (
 )
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
 from pinwarden.core.signed_note import Checkpoint
+from pinwarden.core.text import plural
 from pinwarden.core.tlog import Frontier
 from pinwarden.registry.checkpoint_file import KEYS, NO_TOOL, load_key_changes, open_append_transaction
 from pinwarden.registry.names import OPERATOR_CHANNEL, YANKED_PREFIX

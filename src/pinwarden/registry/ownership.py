@@ -11,7 +11,8 @@ from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.registry.checkpoint_file import open_append_transaction
 from pinwarden.registry.log_writer import append_action
 from pinwarden.registry.names import check_namespace

@@ -13,7 +13,8 @@ from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry import names, registry_documents
 from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version

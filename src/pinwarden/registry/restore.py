@@ -11,8 +11,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import Signer
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
+from pinwarden.core.text import plural
 from pinwarden.registry import names
 from pinwarden.registry.archive_store import ArchiveStore, FolderArchiveStore
 from pinwarden.registry.backup_reader import KEY_COPY, MAX_ARCHIVE_BYTES, Snapshot, find_snapshot, verify_snapshot

@@ -6,7 +6,8 @@ from typing import Any
 
 from pinwarden.bundle.document import DocumentReader, read_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.registry.registry_client import RegistryReader
 
 _MAX_BYTES = 2 * 1024 * 1024  # fifty bundles with the longest descriptions

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.registry.checkpoint_file import open_append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_action, append_pointer_changes
 from pinwarden.registry.names import check_tool, check_version

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from pinwarden.core.digest import Digest
-from pinwarden.core.file_list import hash_file_list
+from pinwarden.core.digest import Digest, hash_file_list
 from pinwarden.core.record import Record, field
 from pinwarden.skills.front_matter import read_front_matter
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
 from pinwarden.clients.files import resolve_folder
-from pinwarden.clients.skill_folders import SKILL_FOLDERS, list_clients_by_folder
+from pinwarden.clients.skill_folders import SKILL_FOLDERS
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.skills.skill import MAIN_FILE, MAX_BYTES, MAX_FILES, FileBytes, FoundSkill, build_skill
@@ -56,6 +56,12 @@ class SkillRoots(Record):
         """Return the folder of a place, as `display` wrote it."""
         return self.home / place[2:] if place.startswith("~/") else self.project / place
 
+    def has_skills(self, *, user: bool) -> bool:
+        """Whether a skill folder of the project, or of the user, has anything in it."""
+        if not user and self.project.resolve() == self.home.resolve():
+            return False  # the skills of a home folder are the user's own
+        return any(_list_entries(folder) for folder, _ in self.list_folders(user=user))
+
     def list_folders(self, *, user: bool) -> Iterator[tuple[Path, tuple[str, ...]]]:
         """Yield each folder with the ids of the clients that read it, without nested folders of the project."""
         for folder, clients in list_clients_by_folder(user=user).items():
@@ -63,6 +69,15 @@ class SkillRoots(Record):
 
     def _resolve(self, path: str) -> Path:
         return resolve_folder(path, self.project, self.home, self.system, self.variables)
+
+
+def list_clients_by_folder(*, user: bool) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the clients that read each folder."""
+    readers: dict[str, list[str]] = {}
+    for client, folders in SKILL_FOLDERS.items():
+        for folder in folders.user if user else folders.project:
+            readers.setdefault(folder, []).append(client)
+    return {folder: tuple(clients) for folder, clients in readers.items()}
 
 
 def find_project_skills(roots: SkillRoots, *, nested: bool = False) -> tuple[FoundSkill, ...]:
@@ -78,18 +93,6 @@ def find_project_skills(roots: SkillRoots, *, nested: bool = False) -> tuple[Fou
 def find_user_skills(roots: SkillRoots) -> tuple[FoundSkill, ...]:
     """Read the user's own skills."""
     return _read_all(roots, dict(roots.list_folders(user=True)), within=roots.home, of_user=True)
-
-
-def has_project_skills(roots: SkillRoots) -> bool:
-    """Whether a skill folder of the project has anything in it."""
-    return roots.project.resolve() != roots.home.resolve() and any(
-        _list_entries(folder) for folder, _ in roots.list_folders(user=False)
-    )
-
-
-def has_user_skills(roots: SkillRoots) -> bool:
-    """Whether a skill folder of the user has anything in it."""
-    return any(_list_entries(folder) for folder, _ in roots.list_folders(user=True))
 
 
 def read_skill_folder(folder: Path, name: str | None = None) -> FoundSkill | None:

@@ -15,8 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pinwarden.core.report import plural
-from pinwarden.core.text import parse_timestamp
+from pinwarden.core.text import parse_timestamp, plural
 from pinwarden.web.markup import show_attribute, show_changes, show_text
 
 HTML = "text/html; charset=utf-8"

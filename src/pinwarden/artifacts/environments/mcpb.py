@@ -27,9 +27,8 @@ from pinwarden.artifacts.mcpb_manifest import (
     fill_start_command,
     parse_manifest,
 )
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, hash_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import hash_file_list
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
 

@@ -25,9 +25,8 @@ from pinwarden.artifacts.environments.tree import (
     write_file,
     write_manifest,
 )
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, TreeFile, hash_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import open_regular, read_file

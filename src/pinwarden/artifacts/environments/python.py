@@ -26,9 +26,8 @@ from pinwarden.artifacts.environments.tree import (
     write_manifest,
 )
 from pinwarden.artifacts.python_package import ChosenWheel, choose_wheels
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, TreeFile, hash_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import TreeFile, hash_file_list
 from pinwarden.core.record import Record
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock.closure import Closure, ClosurePackage

@@ -20,9 +20,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, TreeFile, format_file_list
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.file_list import TreeFile, format_file_list
 
 MANIFEST = "manifest"
 TREE = "tree"

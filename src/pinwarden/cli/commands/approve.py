@@ -25,7 +25,7 @@ from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 from pinwarden.project.approve import build_failure_report, format_approve_command
 
 if TYPE_CHECKING:

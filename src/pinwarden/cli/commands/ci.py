@@ -107,7 +107,7 @@ def ci(args: Namespace) -> int:
     """
     from pinwarden.project.gate.gate_report import build_gate_report, locate_in_repository
     from pinwarden.project.gate.repository_check import add_coverage, check_coverage
-    from pinwarden.project.scopes import project_in_scope
+    from pinwarden.project.project import project_in_scope
     from pinwarden.system.repository import find_repository_root
 
     projects = tuple(project_in_scope(project, args.scope or "project") for project in find_projects(args))

@@ -14,7 +14,7 @@ from pinwarden.cli.server_arguments import probe_seconds
 from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 from pinwarden.system.probe_budget import PROBE_SECONDS
 
 if TYPE_CHECKING:

@@ -279,7 +279,8 @@ def _create_temporary_token(state: GatewayState, settings: Settings) -> str:
 
 def _announce(output_format: str, base: str, locked: LockedUpstreams) -> None:
     """Print the addresses to stdout, and problems to stderr."""
-    from pinwarden.core.report import Report, plural
+    from pinwarden.core.report import Report
+    from pinwarden.core.text import plural
     from pinwarden.gateway.http.upstreams import CONSENT_HINT
 
     servers = {upstream.name: f"{base}/mcp/{slug}" for slug, upstream in sorted(locked.upstreams.items())}

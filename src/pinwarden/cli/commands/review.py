@@ -27,7 +27,7 @@ from pinwarden.cli.render.surface_text import read_report_changes, render_change
 from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

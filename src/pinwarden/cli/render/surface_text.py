@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pinwarden.cli.output import format_definition
 from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
 from pinwarden.cli.render.text import fit_reasons, render_inline_diff
-from pinwarden.core.report import plural
-from pinwarden.core.text import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, plural, show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
 from pinwarden.surface.drift.summary import (
     ChangeGroup,

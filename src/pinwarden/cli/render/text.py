@@ -368,7 +368,7 @@ class RowGroup(Record):
     @property
     def count(self) -> str:
         """The number of tools, servers or entries that the block is about: ``3 tools``, ``6 servers (7 entries)``."""
-        from pinwarden.core.report import plural
+        from pinwarden.core.text import plural
 
         names, entity = self.names, self.rows[0].entity
         noun = "server" if entity in _SERVER_ENTITIES and not self.same_text else entity

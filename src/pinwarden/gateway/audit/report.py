@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.report import Report, Row
+from pinwarden.core.text import plural
 from pinwarden.gateway.audit import chain as audit_chain
 from pinwarden.gateway.audit.event import (
     EMPTY_HEAD,

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pinwarden.core.report import plural
+from pinwarden.core.text import plural
 from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_transport import ProcessTransport

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.system.database import Database, Schema, load_schema
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Row, build_kind_table, is_failing, plural
+from pinwarden.core.report import FindingKinds, Row, build_kind_table, is_failing
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
-from pinwarden.lock.lockfile import Lock
+from pinwarden.lock.lockfile import Lock, read_skills_pin
 from pinwarden.project.gate.gate_report import (
     CHECKS,
     GateResult,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.gate.online import ByteCheck
-    from pinwarden.project.gate.skills_check import SkillsCheck
     from pinwarden.project.lock_signatures import SignatureOptions
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.probe.probe import ProbeOptions
@@ -127,12 +127,12 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     live = _check_live_servers(
         project, lock, pinned_files, options, _find_servers_not_to_start(lock, (*integrity, *signed), refused)
     )
-    skills = _check_skills(project, lock, pinned_files, policies)
+    skill_rows, skill_count = _check_skills(project, lock, pinned_files, policies)
     rows_by_check = {
         "integrity": [*integrity, *_check_yanked(project, lock)],
         "signature": signed,
         "configs": configs,
-        "skills": skills.rows,
+        "skills": skill_rows,
         "policy": refused,
         "registry": registry,
         "bytes": byte_check.rows if byte_check is not None else (),
@@ -141,7 +141,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "live": live,
     }
     checked = build_gate_result(project, lock, config_files, rows_by_check, options=options, policies=policies)
-    checked = replace(checked, skills=skills.count)
+    checked = replace(checked, skills=skill_count)
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -175,10 +175,16 @@ def _check_yanked(project: Project, lock: Lock) -> list[Row]:
 
 def _check_skills(
     project: Project, lock: Lock | None, pinned_files: dict[str, bytes], policies: Policies
-) -> SkillsCheck:
+) -> tuple[Sequence[Row], int]:
+    """Return the rows about skills, and how many approved skills were compared with those on disk."""
+    is_locked = lock is not None and read_skills_pin(lock) is not None
+    has_file = project.lock.with_name(lock_store.skills_file_name(project.lock)).exists()
+    if not (is_locked or has_file or policies.requires_locked_skills or project.has_skills()):
+        return (), 0
     from pinwarden.project.gate.skills_check import check_skills
 
-    return check_skills(project, lock, pinned_files, policies)
+    check = check_skills(project, lock, pinned_files, policies)
+    return check.rows, check.count
 
 
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
@@ -196,7 +202,7 @@ def _check_without_lock(project: Project, policies: Policies, options: GateOptio
         unconfigured=not rows,
         rows_by_check={
             "integrity": rows,
-            "skills": _check_skills(project, None, {}, policies).rows,
+            "skills": _check_skills(project, None, {}, policies)[0],
             "policy": [*_check_policy_exists(policies, options)],
         },
         checks_not_done=dict.fromkeys(CHECKS, "none"),

@@ -18,15 +18,15 @@ from pinwarden.core.report import (
     Row,
     build_kind_table,
     is_failing,
-    plural,
     row_to_json,
     severity_rank,
 )
-from pinwarden.lock.entry import TOOL_HASHES, Entry
-from pinwarden.lock.extension import read_extension
+from pinwarden.core.text import plural
+from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import has_approved_tools, read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import Lock, read_skills_pin
-from pinwarden.project.gate.rule_texts import find_rule_texts
+from pinwarden.project.gate.rule_texts import RULE_TEXTS
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -85,7 +85,7 @@ def build_gate_result(  # noqa: PLR0913
         entry_counts=_count_entries(lock, options),
         notes=(*_describe_scope(project, config_files, options), *_describe_coverage(lock, options, failed_names)),
         servers=frozenset(entry.name for entry in lock.entries),
-        without_tools=not all(map(_has_approved_tools, lock.entries)),
+        without_tools=not all(map(has_approved_tools, lock.entries)),
     )
 
 
@@ -129,7 +129,7 @@ def build_gate_report(projects: Sequence[GateResult]) -> Report:
                 for checked in projects
             ],
         },
-        rule_texts=find_rule_texts(row.code for row in rows),
+        rule_texts=RULE_TEXTS,
     )
 
 
@@ -255,7 +255,7 @@ def _count_entries(lock: Lock, options: GateOptions, without: _NamesByCheck = Ma
             "registry", options.registries is not None, lambda entry: entry.source not in NON_REGISTRY_SOURCES
         ),
         "bytes": count("bytes", options.fetch_context is not None, _has_bytes),
-        "live": count("live", options.probe is not None, _has_approved_tools),
+        "live": count("live", options.probe is not None, has_approved_tools),
     }
 
 
@@ -265,18 +265,12 @@ def _has_bytes(entry: Entry) -> bool:
     return has_pinned_bytes(entry)
 
 
-def _has_approved_tools(entry: Entry) -> bool:
-    from pinwarden.project.locked_servers import has_approved_tools
-
-    return has_approved_tools(entry)
-
-
 def _describe_scope(project: Project, config_files: Sequence[ConfigFile], options: GateOptions) -> Iterator[str]:
     """Say how many servers are enforced, and that servers of the user are not part of the check."""
     if not options.configs or project.scope != "project":
         return
     from pinwarden.project.configs import describe_enforcement
-    from pinwarden.project.scopes import SCOPES, project_in_scope
+    from pinwarden.project.project import SCOPES, project_in_scope
 
     enforcement = describe_enforcement(config_files)
     if enforcement is not None:
@@ -294,8 +288,7 @@ def _describe_coverage(lock: Lock, options: GateOptions, failed_names: _NamesByC
     for entry in lock.entries:
         extension = read_extension(entry)
         if extension is None or extension.surface is None:
-            known = any(member in entry.manifest for member in TOOL_HASHES)
-            hashed, unpinned = hashed + known, unpinned + (not known)
+            hashed, unpinned = hashed + entry.has_tool_hashes, unpinned + (not entry.has_tool_hashes)
     entries = len(lock.entries)
     if unpinned:
         yield f"{unpinned} of {entries} entries have no approved surface: changes of their tools are not detected"

@@ -13,16 +13,16 @@ from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, get_error_row_code
 from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier
-from pinwarden.lock.extension import read_extension
+from pinwarden.lock.extension import has_approved_tools, read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.toolpin_pins import compare_tool_hashes, has_tool_hashes
+from pinwarden.lock.toolpin_pins import compare_tool_hashes
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch_context import FetchContext, build_single_server_context
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
-from pinwarden.project.locked_servers import has_approved_tools, has_pinned_bytes
+from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
@@ -190,7 +190,7 @@ def _prepare_live_check(
         if pin.path not in pinned_files:
             return None  # the missing file is reported with the lock
         return _LiveCheck(entry=entry, prepared=start(entry), approved=parse_surface(pinned_files[pin.path]))
-    if not has_tool_hashes(entry.manifest):
+    if not entry.has_tool_hashes:
         return None
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 

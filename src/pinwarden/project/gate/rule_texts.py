@@ -1,11 +1,11 @@
 """The meaning of every code that a row of ``pinwarden ci`` can have, for formats that list their rules, such as SARIF.
 
-Each table is in the module that reports its codes. A module is imported only if a row has one of its codes.
+Each table is in the module that reports its codes. `RULE_TEXTS` imports that module when a format looks up the code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from pinwarden.core.errors import CODES
@@ -40,21 +40,29 @@ _PREFIXES = {"MESSAGES": "It "}
 _TEXTS = {COULD_NOT_CHECK: "A check could not be completed, so its result is unknown."}
 
 
-def find_rule_texts(codes: Iterable[str]) -> dict[str, str]:
-    """Return the meaning of each of these codes that has one."""
-    texts: dict[str, str] = {}
-    missing = set(codes)
-    for module, name in RULE_TABLES:
-        if not missing:
-            break
-        table: Mapping[str, FindingKind | str] = getattr(import_module(f"pinwarden.{module}"), name)
-        for code in missing & table.keys():
-            row = table[code]
-            texts[code] = row.reason if isinstance(row, FindingKind) else _PREFIXES.get(name, "") + row
-        missing -= texts.keys()
-    for code in missing:
+class _RuleTexts(Mapping[str, str]):
+    """The meaning of each code. Tables are imported in the order of ``RULE_TABLES``, until one has the code."""
+
+    def __getitem__(self, code: str) -> str:
+        for module, name in RULE_TABLES:
+            table = _load_table(module)[name]
+            if code in table:
+                row = table[code]
+                return row.reason if isinstance(row, FindingKind) else _PREFIXES.get(name, "") + row
         if code in _TEXTS:
-            texts[code] = _TEXTS[code]
-        elif code.upper() in CODES:  # a row about an error has the code of the error
-            texts[code] = CODES[code.upper()].meaning
-    return texts
+            return _TEXTS[code]
+        return CODES[code.upper()].meaning  # a row about an error has the code of the error
+
+    def __iter__(self) -> Iterator[str]:
+        codes = (code for module, name in RULE_TABLES for code in _load_table(module)[name])
+        yield from dict.fromkeys((*codes, *_TEXTS, *map(str.lower, CODES)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+RULE_TEXTS: Mapping[str, str] = _RuleTexts()
+
+
+def _load_table(module: str) -> Mapping[str, Mapping[str, FindingKind | str]]:
+    return vars(import_module(f"pinwarden.{module}"))

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Row, plural
+from pinwarden.core.report import Row
+from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.lockfile import read_skills_pin, verify_files
-from pinwarden.project.skills import NO_SKILLS, find_skills, find_user_skills_of, has_skills, parse_pinned_skills
+from pinwarden.project.skills import NO_SKILLS, find_skills, find_user_skills_of, parse_pinned_skills
+from pinwarden.skills.skill_drift import build_skill_row, compare_skills
 from pinwarden.skills.skill_folders import HAS_MODES
 
 if TYPE_CHECKING:
@@ -35,12 +37,6 @@ def check_skills(
     a finding. Reads nothing if the lock or the file with the approved skills was edited, which another check reports.
     """
     name = lock_store.skills_file_name(project.lock)
-    required = policies.own is not None and policies.own.requires_locked_skills
-    has_file = project.lock.with_name(name).exists()
-    if not (required or has_file or has_skills(project)) and (lock is None or read_skills_pin(lock) is None):
-        return SkillsCheck()
-    from pinwarden.skills.skill_drift import build_skill_row, compare_skills  # loads the rules of drift
-
     pin = read_skills_pin(lock) if lock is not None else None
     if lock is not None and pin is not None:
         if any(problem.path.endswith("/skills") for problem in verify_files(lock, pinned_files, parse=False)):
@@ -49,10 +45,10 @@ def check_skills(
         found = (*find_skills(project), *find_user_skills_of(project))
         rows = (*compare_skills(approved, found, has_modes=HAS_MODES), *_check_yanked(project, approved))
         return SkillsCheck(rows=rows, count=len(approved.skills))
-    if has_file:
+    if project.lock.with_name(name).exists():
         message = f"{name} has approved skills, but no seal of {project.lock.name} covers it; it was removed or edited"
         return SkillsCheck(rows=(build_skill_row("skills_unpinned", "", "", message, file=name),))
-    if required:
+    if policies.requires_locked_skills:
         return SkillsCheck(rows=compare_skills(NO_SKILLS, find_skills(project)))
     found = _find_without_failing(project)
     if not found:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.core.report import plural
-from pinwarden.core.text import show_invisible
+from pinwarden.core.text import plural, show_invisible
 from pinwarden.surface.drift.approved_text import extract_host
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, INFO, Change
 from pinwarden.surface.sentences import normalise

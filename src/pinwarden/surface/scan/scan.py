@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Row
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
@@ -340,6 +341,19 @@ def _compute_common_share(first: str, second: str) -> float:
 
 
 WARNING = "warning"
+
+
+def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
+    """Build the report row of a scan finding. ``server`` is shown if it is given."""
+    return Row(
+        code=finding.code,
+        severity=finding.severity,
+        entity=f"{server}: {finding.entity}" if server else finding.entity,
+        name=finding.name,
+        path=finding.path,
+        message=finding.message,
+        excerpt=finding.excerpt,
+    )
 
 
 def find_new_warnings(current: Surface, approved: Iterable[Surface] = ()) -> tuple[ScanFinding, ...]:
