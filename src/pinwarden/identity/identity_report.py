@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, plural
+from pinwarden.core.report import Report
+from pinwarden.core.text import plural
 from pinwarden.identity.access_tokens import AccessTokenRules, verify_access_token
 from pinwarden.identity.code_flow import LOGIN_SECONDS, LoginFlow, belongs_to_login
 from pinwarden.identity.issuer import Issuer
