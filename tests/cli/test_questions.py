@@ -62,19 +62,19 @@ def test_keys_pressed_before_the_question_are_no_answer(tmp_path: Path) -> None:
         assert terminal.ends() == 0
 
 
-def test_a_text_longer_than_the_terminal_is_shown_page_by_page(tmp_path: Path) -> None:
+def test_a_text_longer_than_the_terminal_is_shown_after_one_key_or_page_by_page(tmp_path: Path) -> None:
     text = "''.join(f'<{n}>\\n' for n in range(50))"
     lines = f"from pinwarden.cli.questions import show_in_pages; print(show_in_pages({text}))"
     with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
-        first = terminal.until("Line 22 of 50. [m]ore [r]est [q]uit (Enter = more): ")
+        first = terminal.until("Line 22 of 50. [m]ore [r]est [q]uit (Enter = rest): ")
         assert ("<21>" in first, "<22>" in first) == (True, False)
-        terminal.types("\n")
-        second = terminal.until("Line 44 of 50. [m]ore [r]est [q]uit (Enter = more): ")
+        terminal.types("m\n")
+        second = terminal.until("Line 44 of 50. [m]ore [r]est [q]uit (Enter = rest): ")
         assert ("<43>" in second, "<44>" in second) == (True, False)
-        terminal.types("r\n")
+        terminal.types("\n")
         assert "<49>" in terminal.until("True")
     with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
-        terminal.until("(Enter = more): ")
+        terminal.until("(Enter = rest): ")
         terminal.types("q\n")
         assert "<22>" not in terminal.until("False")
 

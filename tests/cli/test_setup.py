@@ -170,6 +170,7 @@ class TestInterruption:
                 repeated = [question for question in transcript.questions[:-1] if question in decided]
                 assert not repeated
                 if transcript.code == 0:
+                    assert transcript.screen.split("5/5 Enforce")[1].count("(now)") == 1, "the answer show"
                     break
                 assert transcript.code == 130
                 assert "To continue: pinwarden setup" in transcript.screen
@@ -190,9 +191,13 @@ class TestInterruption:
             ]
 
     def _interrupt_at_new_question(self, world: TenServers, known: Sequence[str]) -> Transcript:
+        shown = iter(("show\n",))
+
         def answer(question: str) -> str:
             if _kind(question) not in known:
                 return AtTerminal.INTERRUPT
+            if question.startswith("Start each server"):
+                return next(shown, YES)
             return "choose\n" if question.startswith("Go ahead") else YES
 
         return play(world, "setup", answer=answer)
@@ -234,9 +239,9 @@ class TestChoices:
             )
             assert everything.code == 0, everything.screen
             assert everything.questions == [plan, plan, "Approve 'climate'?", unseen]
-            made = everything.screen.split("5/5 Enforce")[1]
-            diff = made[made.index("--- .mcp.json") : made.index("note: ")].strip()
-            assert everything.screen.count(diff) == 2, "the plan showed exactly the edits that were made"
+            planned, made = everything.screen.split("5/5 Enforce")
+            assert (planned.count("--- .mcp.json (now)"), made.count("(now)")) == (1, 0), "each edit is shown once"
+            assert "- .mcp.json: climate, forecast\n- .vscode/mcp.json: weather\n" in made
             assert states(world)["enforced"] == {"yes"}
             assert self._reasons(world) == {
                 "climate": "shown on a terminal and approved there",
@@ -282,6 +287,49 @@ class TestAttacks:
         assert (started.exists(), "its tools could not be read" in outcome.out) == (False, False)
         assert "pinwarden" not in (world.root / ".mcp.json").read_text()
         assert outcome.out.endswith("Next: pinwarden explain notes\n")
+
+    def test_what_a_server_writes_before_it_crashes_is_shown_without_secrets_and_control_characters(
+        self, tmp_path: Path
+    ) -> None:
+        """Attack: write a terminal sequence, and the secret that the server got, as the reason of a crash."""
+        poisoned = PoisonedWorld(tmp_path)
+        script = poisoned.root / "crash.py"
+        script.write_text("import os, sys\nsys.exit('first\\nno access with \\x1b[2J' + os.environ['TOKEN'])\n")
+        entry = {"command": sys.executable, "args": [str(script)], "env": {"TOKEN": SECRET}}
+        poisoned.configure({"notes": entry})
+        outcome = poisoned.run("setup", "--yes", "--allow-execute")
+        assert outcome.code == 1
+        reason = (
+            "no response to initialize: the server ended with exit code 1. "
+            "Its last line on stderr: no access with <U+001B>[2J***"
+        )
+        assert f"'notes': its tools could not be read: {reason} [PROBE_FAILED]" in outcome.out
+        assert SECRET not in outcome.out + outcome.err
+        assert "\x1b" not in outcome.out + outcome.err
+
+
+def test_a_server_that_cannot_be_verified_is_not_started_and_the_resolver_says_why(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    manifest = {"name": "acme-notes", "version": "1.0.0", "bin": {"acme-notes": "server.js"}}
+    manifest["dependencies"] = {"acme-absent": "^1.0.0"}
+    code = f"#!/usr/bin/env node\nrequire('fs').writeFileSync({json.dumps(str(started))}, '')\n"
+    packed = tarball({"package/package.json": json.dumps(manifest).encode(), "package/server.js": code.encode()})
+    with plain_server(lambda asked: npm_answers({"acme-notes": (manifest, packed)}, asked)) as npm:
+        world = ArtifactWorld(folder=tmp_path, variables={"NPM_CONFIG_REGISTRY": npm.url})
+        world.root.mkdir()
+        world.configure(notes={"command": "npx", "args": ["-y", "acme-notes@1.0.0"]})
+        outcome = world.run("setup", "--yes", "--allow-execute", "--allow-private", "--enforce")
+        proof = world.run("prove", "--allow-plain-http", "--allow-private")
+    assert outcome.code == 1
+    assert "Setup does not start or approve 'notes', because the bytes could not be verified." in outcome.out
+    assert (started.exists(), "its tools could not be read" in outcome.out) == (False, False)
+    assert "pinwarden" not in (world.root / ".mcp.json").read_text()
+    assert outcome.out.endswith("Next: pinwarden prove notes\n")
+    assert proof.code == 3
+    for text in (outcome.out, proof.out):
+        assert "npm failed with exit code 1" in text
+        assert "> npm error 404 Not Found - GET" in text, "npm's own words"
+        assert "/acme-absent" in text
 
 
 class TestServersThatAreNotLocked:

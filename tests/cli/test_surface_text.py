@@ -92,7 +92,7 @@ def test_invisible_characters_and_log_commands_of_a_server_are_escaped() -> None
 
 def test_a_tool_cannot_pass_its_name_off_as_a_hint() -> None:
     shown = render_surface(_surface(_tool("search() [read-only]")), width=80)
-    assert '  "search() [read-only]"()\n' in shown
+    assert '  "search() [read-only]"(): Search notes.\n' in shown
     assert "No tool has hints (read-only, destructive)." in shown
 
 

@@ -28,7 +28,7 @@ from pinwarden.system.net.connections import (
     resolve_destinations,
 )
 from pinwarden.system.net.network_errors import fetch_error
-from pinwarden.system.processes import BoundedTask, run_bounded
+from pinwarden.system.processes import BoundedTask, list_error_lines, run_bounded
 from pinwarden.system.program_installers import describe_installation
 
 RESOLVE_SECONDS = 300.0
@@ -46,6 +46,20 @@ def run_resolver(
         name=Path(command[0]).name, error_code="RESOLVER_FAILED", timeout_seconds=seconds, secrets=tuple(secrets)
     )
     return run_bounded(command, folder, environment, task)
+
+
+_NOISE = ("npm warn", "warning:", "npm error A complete log")
+_MAX_REASONS = 3
+
+
+def list_reasons(err: PinwardenError) -> list[str]:
+    """Return the lines with which a resolver says why it failed; empty for other errors.
+
+    Both npm and uv begin with the reason, and end with advice.
+    """
+    if err.code != "RESOLVER_FAILED":
+        return []
+    return [line for line in list_error_lines(err) if not line.startswith(_NOISE)][:_MAX_REASONS]
 
 
 def check_registry_address(

@@ -59,7 +59,9 @@ def approve_at_terminal(
     try:
         surface = _read_surface(server, options)
     except PinwardenError as err:
-        sys.stdout.write(wrap(f"Its tools could not be read: {err.message} [{err.code}]"))
+        from pinwarden.system.processes import describe_failure
+
+        sys.stdout.write(wrap(f"Its tools could not be read: {describe_failure(err)} [{err.code}]"))
         sys.stdout.write(wrap(err.hint, label="hint: ") if err.hint else "")
         return _lock_without_tools(server, approver)
     if surface == QUIT:

@@ -52,16 +52,16 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
 
 
 def show_in_pages(text: str) -> bool:
-    """Write a text to stdout, with a question after each page if it is longer than the terminal.
+    """Write a text to stdout. If it is longer than the terminal, ask after its first page, and print the rest on Enter.
 
-    Returns False if the answer was ``QUIT``; then the rest was not shown.
+    The answer ``more`` shows only the next page. Returns False if the answer was ``QUIT``; then the rest was not shown.
     """
     lines = text.splitlines(keepends=True)
     size = _count_terminal_lines() - _LINES_OF_QUESTION
     end = size if 0 < size < len(lines) else len(lines)
     sys.stdout.write("".join(lines[:end]))
     while end < len(lines):
-        answer = ask(f"Line {end} of {len(lines)}.", ("more", "rest", QUIT), "more")
+        answer = ask(f"Line {end} of {len(lines)}.", ("more", "rest", QUIT), "rest")
         if answer == QUIT:
             return False
         start, end = end, len(lines) if answer == "rest" else min(end + size, len(lines))

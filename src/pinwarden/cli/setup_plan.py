@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask, quote_server
+from pinwarden.cli.questions import QUIT, ask, quote_server, show_in_pages
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.setup_steps import QuitSetup, Setup
 from pinwarden.clients.table import get_client
@@ -64,7 +64,8 @@ def agree_to_plan(setup: Setup) -> Setup:
     if plan.diff or plan.preview.diffs:
         sys.stdout.write(wrap(_ABOUT_EDITS))
     while (answer := ask("Go ahead with this plan?", ("yes", "show", "choose", QUIT), "yes")) == "show":
-        sys.stdout.write(_render_in_full(plan))
+        if not show_in_pages(_render_in_full(plan)):
+            raise QuitSetup
     if answer == QUIT:
         raise QuitSetup
     return replace(setup, preview=plan.preview, plan_agreed=answer == "yes")

@@ -134,6 +134,7 @@ def _read_surfaces(
     """Yield the surface of every server that responds, and report the others."""
     from pinwarden.cli.streams import Progress
     from pinwarden.project.server_start import probe_prepared
+    from pinwarden.system.processes import describe_failure
 
     with Progress("reading the tools of the servers") as progress:
         surfaces = probe_prepared(
@@ -143,8 +144,8 @@ def _read_surfaces(
         if not isinstance(surface, PinwardenError):
             yield server, surface
             continue
-        message = f"{surface.message} [{surface.code}]"
-        sys.stdout.write(wrap(f"{quote_server(server.name)}: its tools could not be read: {message}", label="- "))
+        message = f"its tools could not be read: {describe_failure(surface)} [{surface.code}]"
+        sys.stdout.write(wrap(f"{quote_server(server.name)}: {message}", label="- "))
         sys.stdout.write(wrap(surface.hint, label="  hint: ") if surface.hint else "")
 
 

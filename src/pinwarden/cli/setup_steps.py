@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.questions import QUIT, ask, quote_server
+from pinwarden.cli.questions import QUIT, ask, quote_server, show_in_pages
 from pinwarden.cli.render.text import render_command, wrap
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, field, replace
@@ -53,6 +53,8 @@ class Setup(Record):
     """Programs that this machine lacks. The steps leave out the servers that need them."""
     refused: frozenset[tuple[LockScope, str]] = frozenset()
     """Servers whose bytes were refused, by scope and name. The steps after that leave them out."""
+    unverified: frozenset[tuple[LockScope, str]] = frozenset()
+    """Servers whose bytes could not be verified. The steps after that leave them out too."""
     preview: EnforcementPreview | None = field(default=None, repr=False)
     """The edits of the last step, as the plan shows them; None if there was no plan."""
     plan_agreed: bool = False
@@ -68,14 +70,14 @@ class Setup(Record):
         return ProbeOptions(allow_execute=True, allow_private=private, timeout=self.args.timeout, send_only=())
 
     def leaves_out(self, scope: LockScope, name: str) -> bool:
-        """Whether a server is left out: a program that it needs is missing, or its bytes were refused."""
+        """Whether a server is left out: it needs a program that is missing, or its bytes are not verified."""
         missing = any((scope, name) in program.needed_by for program in self.missing_programs)
-        return missing or (scope, name) in self.refused
+        return missing or (scope, name) in self.refused | self.unverified
 
     @property
     def leaves_out_any(self) -> bool:
         """Whether any server is left out."""
-        return bool(self.missing_programs or self.refused)
+        return bool(self.missing_programs or self.refused or self.unverified)
 
     def statuses(self, project: Project | None = None) -> tuple[ServerStatus, ...]:
         """Return the current state of every server that is not left out, in all scopes or in one."""
@@ -109,10 +111,16 @@ def pin_releases(setup: Setup) -> None:
     if not any(plan.pins for plan in setup.pins):
         _print_outcome(proposal)
         return
-    sys.stdout.write(proposal.facts["diff"])
+    whole = proposal.facts["diff"]
+    pins = [
+        (plan.project.display_path(pin.server.path), f"{pin.server.name} {pin.version}")
+        for plan in setup.pins
+        for pin in plan.pins
+    ]
+    _print_edits(setup, pins, whole)
     files = len(list_file_edits(setup.pins))
     where = "this file" if files == 1 else f"these {files} files"
-    if agrees(setup, f"Write these releases into {where}?"):
+    if agrees(setup, f"Write these releases into {where}?", whole=whole):
         write_pins(setup.pins, in_setup=True)
         _print_outcome(build_pin_report(setup.pins, written=True))
     else:
@@ -147,7 +155,7 @@ def lock_configured(setup: Setup) -> None:
 def verify_bytes(setup: Setup) -> Setup:
     """Download and hash what is not verified, as ``pinwarden prove`` does, and locked files that the store lacks.
 
-    No code of a package runs. Returns the setup without the servers whose bytes were refused.
+    No code of a package runs. Returns the setup without the servers whose bytes were refused or could not be verified.
     """
     from pinwarden.project.fetch import FetchOptions, fetch
     from pinwarden.project.prove import prove_servers
@@ -177,12 +185,16 @@ def verify_bytes(setup: Setup) -> Setup:
     def fetch_named(project: Project, names: tuple[str, ...], context: FetchContext) -> Report:
         return fetch(project, names, context, FetchOptions(builds_environments=False))
 
-    refused = _for_each_scope(setup, left, "downloading and hashing", prove_named)
-    refused |= _for_each_scope(setup, lacking, "downloading locked files", fetch_named)
-    if refused:
-        names = ", ".join(sorted({quote_server(name) for _, name in refused}))
-        sys.stdout.write(wrap(f"Setup does not start or approve {names}, because the bytes were refused.", label="- "))
-    return replace(setup, refused=refused)
+    failed = {
+        **_for_each_scope(setup, left, "downloading and hashing", prove_named),
+        **_for_each_scope(setup, lacking, "downloading locked files", fetch_named),
+    }
+    refused = frozenset(server for server, severity in failed.items() if severity == "critical")
+    unverified = frozenset(failed) - refused
+    for servers, why in ((refused, "the bytes were refused"), (unverified, "the bytes could not be verified")):
+        names = ", ".join(sorted({quote_server(name) for _, name in servers}))
+        sys.stdout.write(wrap(f"Setup does not start or approve {names}, because {why}.", label="- ") if names else "")
+    return replace(setup, refused=refused, unverified=unverified)
 
 
 def _for_each_scope(
@@ -190,10 +202,10 @@ def _for_each_scope(
     scopes: Sequence[tuple[Project, tuple[str, ...]]],
     activity: str,
     work: Callable[[Project, tuple[str, ...], FetchContext], Report],
-) -> frozenset[tuple[LockScope, str]]:
+) -> dict[tuple[LockScope, str], str]:
     """Do the work for the named servers of each scope, and print one outcome. The progress counts all of them.
 
-    Returns the servers whose bytes were refused.
+    Returns the severity of the worst finding about each server that failed, by scope and name.
     """
     from pinwarden.cli.fetch_arguments import DownloadOptions, open_fetch_context
     from pinwarden.project.scopes import combine_reports
@@ -209,9 +221,9 @@ def _for_each_scope(
             done += len(names)
     if reports:
         _print_outcome(combine_reports(reports))
-    return frozenset(
-        (project.scope, row.name) for project, report in reports for row in report.rows if row.severity == "critical"
-    )
+    rows = [(project.scope, row) for project, report in reports for row in report.rows if is_failing(row)]
+    rows.sort(key=lambda found: found[1].severity == "critical")
+    return {(scope, row.name): row.severity for scope, row in rows}
 
 
 def _count_from(on_servers: ProgressCallback | None, done: int, total: int) -> ProgressCallback | None:
@@ -232,13 +244,20 @@ def enforce_starts(setup: Setup) -> None:
         _print_refusals(plan)
         sys.stdout.write(wrap("There is no approved server that clients start in another way."))
         return
-    sys.stdout.write("".join(f"{diff}\n\n" for _, diff in plan.diffs))
+    whole = "".join(f"{diff}\n\n" for _, diff in plan.diffs)
     if setup.preview is None or not setup.preview.covers(plan):
         setup = replace(setup, plan_agreed=False)  # the plan did not show these edits
+    entries = [
+        (scope.project.display_path(entry.server.path), entry.entry.name)
+        for scope in plan.scopes
+        for entry in scope.entries
+        if entry.server is not None and entry.action == "updated"
+    ]
+    _print_edits(setup, entries, whole)
     question = (
         f"Start each server once with its new command, then edit {plural(len(plan.files), 'client file')} as shown?"
     )
-    if not agrees(setup, question, otherwise=setup.args.enforce):
+    if not agrees(setup, question, otherwise=setup.args.enforce, whole=whole):
         _print_outcome(build_enforcement_report(plan, written=False))
         return
     with Progress("starting servers with their new commands"):
@@ -297,6 +316,8 @@ def _choose_next_command(setup: Setup, report: Report) -> str | None:
         return command
     if setup.refused:
         return f"pinwarden explain {quote_name(min(name for _, name in setup.refused))}"
+    if setup.unverified:
+        return f"pinwarden prove {quote_name(min(name for _, name in setup.unverified))}"
     installation = setup.missing_programs[0].installation
     is_command = installation is not None and not installation.startswith("see ")
     return installation if is_command else command
@@ -314,14 +335,29 @@ def _print_outcome(report: Report) -> None:
     emit(replace(report, rows=tuple(row for row in report.rows if is_failing(row)), next_command=None), "text")
 
 
-def agrees(setup: Setup, question: str, *, otherwise: bool = True) -> bool:
+def _print_edits(setup: Setup, edits: Sequence[tuple[str, str]], whole: str) -> None:
+    """Print the edits of a step, given as file and entry: a line for each file, or without questions, as diffs."""
+    if not setup.asks:
+        sys.stdout.write(whole)
+        return
+    files: dict[str, list[str]] = {}
+    for file, entry in edits:
+        files.setdefault(file, []).append(entry)
+    sys.stdout.write("".join(wrap(f"{file}: {', '.join(entries)}", label="- ") for file, entries in files.items()))
+
+
+def agrees(setup: Setup, question: str, *, otherwise: bool = True, whole: str = "") -> bool:
     """Ask about a step, with yes as the default, unless the user agreed to the plan.
 
-    Without questions, the answer is ``otherwise``: what the options allow.
+    The answer ``show`` prints ``whole``, if there is such a text. Without questions, the answer is ``otherwise``: what
+    the options allow.
     """
     if not setup.asks or setup.plan_agreed:
         return otherwise or setup.plan_agreed
-    answer = ask(question, ("yes", "no", QUIT), "yes")
+    choices = ("yes", *(("show",) if whole else ()), "no", QUIT)
+    while (answer := ask(question, choices, "yes")) == "show":
+        if not show_in_pages(whole):
+            raise QuitSetup
     if answer == QUIT:
         raise QuitSetup
     return answer == "yes"

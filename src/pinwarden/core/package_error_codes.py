@@ -93,7 +93,7 @@ PACKAGE_CODES = (
         "RESOLVER_FAILED",
         EXIT_UNCHECKED,
         "npm or uv could not resolve the dependencies of a package.",
-        "See data.stderr with --format json, or run npm or uv on the package yourself.",
+        "Read what it wrote, below the error. To see all of it, run npm or uv on the package yourself.",
     ),
     ErrorCode(
         "RESOLVER_MISSING",

@@ -31,6 +31,7 @@ from pinwarden.project.server_start import prepare_run_probe, probe_server
 from pinwarden.project.server_target import with_store_variables
 from pinwarden.project.undo_edits import recover_interrupted
 from pinwarden.system import clock
+from pinwarden.system.processes import describe_failure
 from pinwarden.system.target import PROJECT_FOLDER, StdioTarget
 
 if TYPE_CHECKING:
@@ -310,8 +311,7 @@ def _try_start(project: Project, plan: EntryPlan, probe: ProbeOptions) -> bool:
         try:
             probe_server(prepare_run_probe(project, with_store_variables(started), probe))
         except PinwardenError as err:
-            message = (
-                f"{' '.join(plan.words)[:200]} does not start the server: {err.message}; its entry was not changed"
-            )
+            shown = " ".join(plan.words)[:200]
+            message = f"{shown} does not start the server, so its entry was not changed: {describe_failure(err)}"
             raise PinwardenError(err.code, message, hint=err.hint, data=err.data) from err
     return True

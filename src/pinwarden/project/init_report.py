@@ -16,7 +16,7 @@ from pinwarden.lock.locked_config import describe_uncovered_members
 from pinwarden.project.configs import build_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.next_step import quote_name
-from pinwarden.project.scopes import describe_own_lock
+from pinwarden.project.scopes import describe_own_locks
 from pinwarden.project.status_report import choose_command_in_scope
 from pinwarden.system.masking import mask_name
 from pinwarden.system.probe_budget import get_probe_stderr
@@ -168,8 +168,8 @@ def _describe_policy(written: str | None) -> Iterator[str]:
 
 
 def _describe_scope(discovery: Discovery) -> Iterator[str]:
-    if discovery.project.scope != "project" and not discovery.undecided and discovery.servers:
-        yield describe_own_lock(discovery.project)
+    if not discovery.undecided and discovery.servers:
+        yield from describe_own_locks((discovery.project,))
 
 
 def _build_details(discovery: Discovery) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
 from pinwarden.artifacts.provenance import identity_to_json
+from pinwarden.artifacts.resolvers import list_reasons
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -300,7 +301,15 @@ def _build_failure_row(entry: Entry, err: PinwardenError) -> Row:
     code, level = get_error_row_code(err), "info" if err.code == "NOTHING_TO_RUN" else "critical"
     if level == "critical" and err.exit_code != EXIT_REFUSED:
         code, level = COULD_NOT_CHECK, "review"
-    return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
+    return Row(
+        code=code,
+        severity=level,
+        entity="server",
+        name=entry.name,
+        path="",
+        message=err.message,
+        excerpt="\n".join(list_reasons(err)) or None,
+    )
 
 
 def _verify_closure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, PinwardenError
@@ -63,14 +63,25 @@ def combine_reports(reports: Sequence[tuple[Project, Report]]) -> Report:
     )
 
 
-def describe_own_lock(project: Project) -> str:
-    """Say where the lock of a user's own servers is, and that ``ci`` does not check it."""
+def describe_own_locks(projects: Iterable[Project]) -> Iterator[str]:
+    """Yield one sentence that says where the locks of a user's own servers are, and that ``ci`` does not check them."""
+    places = {project.scope: _display_own_lock(project) for project in projects if project.scope != "project"}
+    if not places:
+        return
+    if "local" not in places:
+        where = f"Your own servers are locked in {places['user']}"
+    elif "user" not in places:
+        where = f"Your own servers for this project are locked in {places['local']}"
+    else:
+        where = f"Your own servers are locked in {places['user']}, those for this project in {places['local']}"
+    yield f"{where}, outside the repository. pinwarden ci checks only the project's servers."
+
+
+def _display_own_lock(project: Project) -> str:
     try:
-        shown = f"~/{project.lock.resolve().relative_to(project.home.resolve()).as_posix()}"
+        return f"~/{project.lock.resolve().relative_to(project.home.resolve()).as_posix()}"
     except (ValueError, OSError, RuntimeError):  # outside the home folder, or a loop of links
-        shown = str(project.lock)
-    whose = "Your own servers" if project.scope == "user" else "Your own servers for this project"
-    return f"{whose} are locked in {shown}, outside the repository. pinwarden ci checks only the project's servers."
+        return str(project.lock)
 
 
 def _is_used(project: Project) -> bool:

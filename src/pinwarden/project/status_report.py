@@ -17,7 +17,7 @@ from pinwarden.project.doctor import ISSUE_KINDS
 from pinwarden.project.explain import entry_to_json
 from pinwarden.project.last_checked import read_last_checked
 from pinwarden.project.lock_documents import build_problem_rows, problems_to_json
-from pinwarden.project.scopes import describe_own_lock
+from pinwarden.project.scopes import describe_own_locks
 from pinwarden.project.status import (
     STEPS,
     BlockedItems,
@@ -151,7 +151,7 @@ def _counts_for(server: ServerStatus, member: str) -> bool:
 
 def _describe_scopes(projects: Sequence[Project]) -> Iterator[str]:
     """Say where the user's own locks are. With the project's servers in the same board, this is not obvious."""
-    return (describe_own_lock(project) for project in projects if project.scope != "project" and project.lock.exists())
+    return describe_own_locks(project for project in projects if project.lock.exists())
 
 
 def _find_input_secrets(project: Project, view: ConfigView) -> Iterator[PlainSecret]:

@@ -246,6 +246,32 @@ def _read_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
     return text
 
 
+_MAX_SHOWN_LINE = 240
+
+
+def describe_failure(err: PinwardenError) -> str:
+    """Return the message of an error, and the last line that the failed program wrote to stderr, if it wrote any."""
+    lines = list_error_lines(err)
+    return f"{err.message}. Its last line on stderr: {lines[-1]}" if lines else err.message
+
+
+def list_error_lines(err: PinwardenError) -> list[str]:
+    """Return the end of what a failed program wrote to stderr, safe to show: without secrets and blank lines.
+
+    A hint of Pinwarden itself, started as a server, is left out: it follows the line with the error.
+    """
+    from pinwarden.core.text import show_invisible
+    from pinwarden.system.masking import mask_text
+
+    stderr = err.data.get("stderr")
+    lines = stderr.splitlines() if isinstance(stderr, str) else []
+    return [
+        show_invisible(mask_text(line.strip()[:_MAX_SHOWN_LINE]))
+        for line in lines
+        if line.strip() and not line.startswith("hint: ")
+    ]
+
+
 _MAX_CONNECTIONS = 4096
 _OPEN_FILE_TARGET = 16_384
 """Enough for all connections and processes of a gateway. A higher limit would only hide a leak longer."""

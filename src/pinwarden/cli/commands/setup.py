@@ -55,7 +55,7 @@ def setup(args: Namespace) -> int:
 
     Each step does what the command of its name does: pin writes exact releases into the clients' files, verify (prove)
     downloads and hashes every package, review (approve) starts the servers and shows their tools, enforce lets the
-    clients start them through pinwarden run. Every edit is shown before it is written, and pinwarden enforce --undo
+    clients start them through pinwarden run. The answer show prints every edit first, and pinwarden enforce --undo
     returns every file to what it was before. Answers are kept if you stop; run the command again to continue.
 
     Without a terminal, --yes pins and verifies. Starting servers needs --allow-execute as well, and editing how clients

@@ -147,6 +147,16 @@ class _Page:
         """Add the text of a description: its lines flow together, so that long lists stay short."""
         self.add(_flow_text(text, whole=self.whole_text, limit=limit) or "(no description)", indent=indent, hanging=0)
 
+    def add_item(self, heading: str, description: str) -> None:
+        """Add an item with its description: on one line if that is wide enough, else below it."""
+        text = _flow_text(description, whole=self.whole_text, limit=_MAX_DESCRIPTION) or "(no description)"
+        together = f"{heading}: {text}"
+        if len(show_invisible(together)) + 2 <= max(_MIN_WIDTH, self.width):
+            self.add(together, indent=2)
+        else:
+            self.add(heading, indent=2, hanging=4)
+            self.add_text(description, indent=6)
+
     def add_block(self, block: str) -> None:
         """Add rendered lines."""
         self._lines += block.splitlines()
@@ -205,14 +215,14 @@ def _add_item(page: _Page, item: Item, *, show_hints: bool = True) -> None:
         return
     if item.kind is TOOL:
         hints = f" {_describe_hints(value)}" if show_hints else ""
-        page.add(f"{quote_name(item.name)}({describe_parameters(value)}){hints}", indent=2, hanging=4)
+        heading = f"{quote_name(item.name)}({describe_parameters(value)}){hints}"
     elif item.kind is PROMPT:
-        page.add(f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})", indent=2, hanging=4)
+        heading = f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})"
     else:
         kind = "resource template" if item.kind.entity == "resourceTemplate" else item.kind.entity
-        page.add(f"{kind} {item.key} {_string_or_empty(value.get('mimeType'))}".rstrip(), indent=2, hanging=4)
+        heading = f"{kind} {item.key} {_string_or_empty(value.get('mimeType'))}".rstrip()
     description = value.get("description")
-    page.add_text(description if isinstance(description, str) else _string_or_empty(value.get("title")), indent=6)
+    page.add_item(heading, description if isinstance(description, str) else _string_or_empty(value.get("title")))
     if page.full:
         page.add_block(format_definition(value))
 

@@ -214,7 +214,8 @@ def _render_row(row: Row, names: list[str], width: int, colour: bool, *, whole: 
     elif row.after is not None:
         lines += _wrap_quoted(_mark_text("insert", show_invisible(row.after)), width, colour=colour)
     elif row.excerpt:
-        lines += _wrap_quoted(f"> {show_invisible(row.excerpt)}", width)
+        for line in row.excerpt.splitlines():
+            lines += _wrap_quoted(f"> {show_invisible(line)}", width)
     return lines
 
 
