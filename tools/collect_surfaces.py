@@ -4,7 +4,7 @@ LIST has one package per line, ``npm NAME [ARGUMENT ...]`` or ``pypi NAME [ARGUM
 without running its code (no install scripts, only wheels), started in the sandbox without network, and listed. A server
 that asks for settings gets dummy values. FOLDER gets one JSON file per release in ``surfaces``, and a file with the
 reason in ``failed``; a second run skips both. With ``--older N``, the release N versions before the newest is collected
-for every package that has a surface, and written to ``older``.
+as well, and written to ``older``. `tools/split_surfaces.py` makes data for the judgement benchmark of the files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -37,6 +38,7 @@ PROBE_SECONDS = 40
 MAX_INSTALLED_BYTES = 700_000_000
 MAX_SURFACE_BYTES = 4_000_000
 ATTEMPTS = 3  # starts of one server, each with the settings that the previous one asked for
+_DOWNLOAD = Lock()  # one download at a time, while other servers are listed
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _GITHUB_OWNER = re.compile(r"github\.com[/:]([\w.-]+)/", re.IGNORECASE)
 
@@ -71,15 +73,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="collect_surfaces", description="Collect surfaces of published servers.")
     parser.add_argument("list", type=Path, help="file with one package per line")
     parser.add_argument("folder", type=Path, help="where the surfaces go")
-    parser.add_argument("--older", type=int, metavar="N", help="collect the release N versions before the newest")
-    parser.add_argument("--jobs", type=int, default=2, help="how many packages at once (default: 2)")
+    parser.add_argument("--older", type=int, metavar="N", help="also collect the release N versions before the newest")
+    parser.add_argument("--jobs", type=int, default=2, help="how many servers to list at once (default: 2)")
     arguments = parser.parse_args()
     for name in ("surfaces", "older", "failed"):
         (arguments.folder / name).mkdir(parents=True, exist_ok=True)
     packages = parse_list(arguments.list.read_text())
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for line in pool.map(lambda package: collect(package, arguments.folder, arguments.older), packages):
-            print(line, flush=True)
+        for lines in pool.map(lambda package: collect_releases(package, arguments.folder, arguments.older), packages):
+            print("\n".join(lines), flush=True)
     return 0
 
 
@@ -87,6 +89,11 @@ def parse_list(text: str) -> list[Package]:
     lines = (line.partition("#")[0].split() for line in text.splitlines())
     packages = {tuple(words[:2]): Package(words[0], words[1], tuple(words[2:])) for words in lines if len(words) > 1}
     return [package for package in packages.values() if package.ecosystem in ("npm", "pypi")]
+
+
+def collect_releases(package: Package, folder: Path, older: int | None) -> list[str]:
+    """Collect the newest release and, with ``older``, an earlier one. Returns lines for the terminal."""
+    return [collect(package, folder, steps) for steps in ([None] if older is None else [None, older])]
 
 
 def collect(package: Package, folder: Path, older: int | None) -> str:
@@ -114,7 +121,8 @@ def collect_release(package: Package, version: str | None) -> dict[str, Any]:
     with TemporaryDirectory(prefix="collect-") as name:
         root = Path(name)
         install = install_npm if package.ecosystem == "npm" else install_pypi
-        installed = install(package, version, root)
+        with _DOWNLOAD:
+            installed = install(package, version, root)
         if sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) > MAX_INSTALLED_BYTES:
             raise CollectionError("the installed package is too large")
         surface = list_server((*installed.command, *package.arguments), root)

@@ -115,3 +115,13 @@ def test_the_gateway_compares_tools_and_instructions_with_other_servers() -> Non
     blocked = [verdict for verdict in verdicts if verdict.level == "critical"]
     assert [verdict.key for verdict in blocked] == ["get_note", "instructions"]
     assert all("another server" in verdict.changes[0].reason for verdict in blocked)
+
+
+def test_the_gateway_knows_the_approved_text_of_other_lists() -> None:
+    """A copied description is found across lists, and a sentence of an approved prompt is not new in a tool."""
+    guide = {"name": "guide", "description": "Ask the assistant to always read the guide before any other note."}
+    tool = {"name": "get_note", "description": "Get a note by its number."}
+    approved = surface_from_listing({"tools": [tool], "prompts": [guide]})
+    copied = build({**tool, "description": guide["description"]})
+    verdicts = check_list(TOOL, copied.items_of_kind(TOOL), approved, lambda _: ItemPolicy(), None)
+    assert [(verdict.level, verdict.code) for verdict in verdicts] == [("critical", "description_copied")]

@@ -363,8 +363,19 @@ def test_an_approved_parameter_cannot_start_to_ask_for_the_conversation() -> Non
     assert kinds_of_parameter(old, new) == {"conversation_requested"}
 
 
-@pytest.mark.parametrize(("host", "is_destination"), [("reports.example.com", False), ("reports.calmora.io", True)])
-def test_a_host_reserved_for_documentation_is_no_destination(host: str, is_destination: bool) -> None:
+@pytest.mark.parametrize(
+    ("host", "is_destination"),
+    [
+        ("reports.example.com", False),
+        ("localhost:8080", False),
+        ("127.0.0.1:9", False),
+        ("reports.calmora.io", True),
+        ("example.com.calmora.io", True),
+        ("localhost@calmora.io", True),
+        ("127.0.0.1.calmora.io", True),
+    ],
+)
+def test_a_host_where_no_one_else_receives_data_is_no_destination(host: str, is_destination: bool) -> None:
     sentence = f"The file is fetched from https://{host}/files."
     reworded = surface_from_listing({"tools": [{**READ, "description": f"{READ['description']} {sentence}"}]})
     changes = compare(surface_from_listing({"tools": [READ]}), reworded)

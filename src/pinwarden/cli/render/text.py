@@ -10,13 +10,14 @@ import re
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pinwarden.cli.render.wrapping import wrap_sentence
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.core.text import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ def render_text(report: Report, *, colour: bool = False, detail: Detail = "norma
     elif report.details and detail == "normal":
         more = "note" if len(report.details) == 1 else "notes"
         notes.append(f"note: {len(report.details)} more {more} about what has not changed (-v shows them)")
-    blocks = render_rows(rows, colour=colour, by_cause=detail != "verbose", rule_texts=report.rule_texts)
+    blocks = render_rows(
+        rows,
+        colour=colour,
+        by_cause=detail != "verbose",
+        shortens=report.command != "diff",
+        rule_texts=report.rule_texts,
+    )
     commands = (("Commit", report.commit_command), ("Next", report.next_command))
     shown = "".join(render_command(label, command) for label, command in commands if command)
     rows_of_table = report.table.rows if report.table is not None and detail != "quiet" else ()
@@ -72,14 +79,20 @@ def render_rows(
     *,
     colour: bool = False,
     by_cause: bool = False,
+    shortens: bool = False,
     rule_texts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Render only rows. ``by_cause`` prints rows about the same kind of problem as one block."""
+    """Render only rows. ``by_cause`` prints rows about the same kind of problem as one block.
+
+    With ``shortens`` as well, a kind of change that many items have is one block without their values.
+    """
     width = get_terminal_width()
     lines: list[str] = []
-    for group in group_rows(rows, by_cause=by_cause):
+    for group in group_rows(rows, by_cause=by_cause, shortens=shortens):
         if group.about_text:
             lines += _render_suspicious_text(group, width, colour)
+        elif group.is_repeated:
+            lines += _render_repeated_change(group, width, colour)
         elif group.same_text:
             names = [row.name for row in group.rows]
             lines += _render_row(group.rows[0], names, width, colour, whole=not by_cause)
@@ -104,6 +117,16 @@ def _render_suspicious_text(group: RowGroup, width: int, colour: bool) -> list[s
     for excerpt in dict.fromkeys(row.excerpt for row in group.rows if row.excerpt):
         body += _wrap_quoted(f"> {show_invisible(excerpt)}", width)
     return heading + body
+
+
+def _render_repeated_change(group: RowGroup, width: int, colour: bool) -> list[str]:
+    """Return one block for a change that several items have: the sentence that they share, or only their names."""
+    first = group.rows[0]
+    location = {row.path for row in group.rows}
+    lines = _render_heading(first if len(location) == 1 else replace(first, path=""), [*group.names], width, colour)
+    more = "" if first.excerpt else " -v shows each change."
+    lines += _wrap_lines(show_invisible(f"{first.message} ({first.code}){more}"), width)
+    return lines + (_wrap_quoted(f"> {show_invisible(first.excerpt)}", width) if first.excerpt else [])
 
 
 def _render_cause(group: RowGroup, rule_texts: Mapping[str, str], width: int, colour: bool) -> list[str]:
@@ -360,6 +383,8 @@ class RowGroup(Record):
     """Whether the rows differ only in their name."""
     about_text: bool = False
     """Whether the rows are all warnings about one text, or about the same text of several items."""
+    is_repeated: bool = False
+    """Whether the rows are one change of several items: the same alarming sentence, or the same kind of change."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -378,17 +403,17 @@ class RowGroup(Record):
         return f"{plural(len(names), noun, _pluralize(noun))}{entries}"
 
 
-def group_rows(rows: Sequence[Row], *, by_cause: bool) -> list[RowGroup]:
+def group_rows(rows: Sequence[Row], *, by_cause: bool, shortens: bool = False) -> list[RowGroup]:
     """Group rows that differ only in their name, and with ``by_cause`` also those that report the same kind of problem.
 
-    Groups are in the order of their first row.
+    ``shortens`` also groups many changes of one kind. Groups are in the order of their first row.
     """
     same: dict[tuple[object, ...], list[Row]] = {}
     if not by_cause:
         for row in rows:
             same.setdefault(_get_text_key(row), []).append(row)
         return [RowGroup(rows=tuple(members), same_text=True) for members in same.values()]
-    warnings = _group_warnings(rows)
+    warnings = [*_group_warnings(rows), *_group_repeated_changes(rows, shortens=shortens)]
     grouped = {id(row) for group in warnings for row in group.rows}
     for row in rows:
         if id(row) not in grouped:
@@ -421,6 +446,30 @@ def _group_warnings(rows: Sequence[Row]) -> list[RowGroup]:
         signs = tuple((row.code, row.message, row.excerpt) for row in members)
         alike.setdefault((entity, path, file, signs), []).extend(members)
     return [RowGroup(rows=tuple(members), same_text=False, about_text=True) for members in alike.values()]
+
+
+_MIN_REPEATED = 4  # changes of one kind that are one block, if their values are not shown
+
+
+def _group_repeated_changes(rows: Sequence[Row], *, shortens: bool) -> list[RowGroup]:
+    """Group the changes that one sentence or host made critical, and many changes of one kind that need review.
+
+    Changes to review that several items share exactly are left out, so that they are shown once with their value.
+    """
+    alike: dict[tuple[object, ...], list[Row]] = {}
+    copies = Counter(map(_get_text_key, rows))
+    for row in rows:
+        if row.before is None and row.after is None:
+            continue
+        if row.severity == "critical" and row.excerpt:
+            alike.setdefault((row.severity, row.entity, row.code, row.message, row.excerpt), []).append(row)
+        elif row.severity == "review" and shortens and copies[_get_text_key(row)] == 1:
+            alike.setdefault((row.severity, row.entity, row.code, row.message), []).append(row)
+    return [
+        RowGroup(rows=tuple(members), same_text=False, is_repeated=True)
+        for (severity, *_), members in alike.items()
+        if len({row.name for row in members}) >= (2 if severity == "critical" else _MIN_REPEATED)
+    ]
 
 
 def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str, list[str]]:

@@ -228,18 +228,21 @@ def _compare_items(
     a resource with an approved URI is compared with the approved resource of that URI, whatever its name.
     """
     # Imported here because the comparison is slow to import and unchanged servers do not need it.
+    from pinwarden.surface.drift.approved_text import ApprovedServer
     from pinwarden.surface.drift.compare import compare
     from pinwarden.surface.drift.item import compare_items
+    from pinwarden.surface.scan.scan import NeighbourTools
 
-    before = Surface(server=approved.server, items={kind.member: approved.items_of_kind(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
     changes_by_name: dict[str, list[Change]] = {}
-    for change in compare(before, after, neighbours):
+    for change in compare(approved, after, neighbours):
         if change.entity == kind.entity and change.kind != "item_removed":
             changes_by_name.setdefault(change.name, []).append(change)
     approved_by_uri: dict[str, list[Item]] = {}
     for item in approved.items_of_kind(kind) if kind.key != "name" else ():
         approved_by_uri.setdefault(item.key, []).append(item)
+
+    approved_server = ApprovedServer(approved, after, NeighbourTools.from_surfaces(after, neighbours))
 
     def find_changes(item: Item) -> tuple[Change, ...]:
         approved_items = approved_by_uri.get(item.key)
@@ -249,7 +252,7 @@ def _compare_items(
             change
             for approved_item in approved_items
             if approved_item.digest is not None
-            for change in compare_items(approved_item, item)
+            for change in compare_items(approved_item, item, approved_server)
         )
 
     return find_changes

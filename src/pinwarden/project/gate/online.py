@@ -74,6 +74,7 @@ def check_live_servers(
     record_entries_checked(
         project, (check.entry for check, outcome in responses if not isinstance(outcome, PinwardenError))
     )
+    approved = list(_list_approved_surfaces(lock, pinned_files, checks))
     for check, outcome in zip(checks, outcomes, strict=True):
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             yield _build_row(check.entry, "secret_repeated", outcome.message)
@@ -84,11 +85,7 @@ def check_live_servers(
                 excerpt=get_probe_stderr(outcome),
             )
         elif check.approved is not None:
-            neighbours = [
-                (other.entry.name, other.approved)
-                for other in checks
-                if other.approved is not None and other.entry.name != check.entry.name
-            ]
+            neighbours = [(name, surface) for name, surface in approved if name != check.entry.name]
             rows = list(_compare_surface(check.approved, outcome, neighbours))
             record_entries_compared(project, ((check.entry, rows),))
             yield from (replace(row, entity=f"{check.entry.name}: {row.entity}") for row in rows)
@@ -193,6 +190,22 @@ def _prepare_live_check(
     if not entry.has_tool_hashes:
         return None
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
+
+
+def _list_approved_surfaces(
+    lock: Lock, pinned_files: Mapping[str, bytes], checks: Sequence[_LiveCheck]
+) -> Iterator[tuple[str, Surface]]:
+    """Yield the names and approved surfaces of all locked servers, also of those that were not started."""
+    parsed = {check.entry.key: check.approved for check in checks if check.approved is not None}
+    for entry in lock.entries:
+        surface = parsed.get(entry.key)
+        if surface is None:
+            extension = read_extension(entry)
+            pin = extension.surface if extension else None
+            content = pinned_files.get(pin.path) if pin is not None else None
+            surface = parse_surface(content) if content is not None else None
+        if surface is not None:
+            yield entry.name, surface
 
 
 def _compare_surface(approved: Surface, seen: Surface, neighbours: Sequence[tuple[str, Surface]]) -> Iterator[Row]:

@@ -162,8 +162,7 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("additional_properties_closed", "Members that the schema does not name are now refused."),
         (
             "additional_properties_unstated",
-            "All input schemas that had this member lost it together, as after a change of the schema generator. "
-            "The model sees no new parameter.",
+            "All input schemas lost this member together, as with another schema generator.",
         ),
         ("title_restated", "The title changed, but only repeats the name of what it belongs to."),
         ("null_accepted", "Null is accepted in addition, which says the same as leaving the value out."),
@@ -267,6 +266,7 @@ def build_change_row(change: Change, *, whole: bool = False) -> Row:
         message=change.reason,
         before=before,
         after=after,
+        excerpt=change.sentence or None,
     )
 
 

@@ -31,7 +31,10 @@ _MAX_EVIDENCE = 2.0  # the evidence that is enough in any number of new sentence
 _SIGN = 2.5  # the evidence that a cue or another sign of an attack adds to that of its sentence
 _MIN_SIGN = -1.0  # the evidence of a sign in any sentence
 _BARE_ADDRESS = 0.0  # the evidence of a text that is only an address
-_DOCUMENTATION_HOST = re.compile(r"(?:^|\.)example\.(?:com|net|org)$")  # RFC 2606: no one can receive data there
+# Hosts at which no one else receives data: reserved for documentation (RFC 2606), or this machine (RFC 6761).
+_HARMLESS_HOST = re.compile(
+    r"(?:^|\.)example\.(?:com|net|org)$|^(?:.+\.)?localhost$|^127(?:\.\d{1,3}){3}$|^0\.0\.0\.0$"
+)
 _PHRASE_CODES = frozenset({"concealment", "exfiltration", "agent_instruction", "impersonation", "steering", "secret"})
 """Codes of cues that a few words show. The whole sentence must support them."""
 _ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
@@ -139,7 +142,7 @@ def _counts(cue: Cue, text: str, taking_part: list[SplitSentence], approved: App
 def _is_new_destination(cue: Cue, text: str, approved: ApprovedText) -> bool:
     """Whether an address has a new host and is more than a reference: its sentence moves data there."""
     host = extract_host(text[cue.start : cue.end])
-    if is_known_dialect(text) or _DOCUMENTATION_HOST.search(host) or not approved.is_new_host(host):
+    if is_known_dialect(text) or _HARMLESS_HOST.search(host) or not approved.is_new_host(host):
         return False
     for start, end, normalised in split_sentences(text):
         if start <= cue.start < end:
