@@ -108,6 +108,8 @@ class Reader:
         (self.root / "notes").mkdir()
         shutil.copy(REPOSITORY / "examples" / "notes-bundle" / "server.json", self.root / "notes")
         (self.root / "notes" / "notes_server.py").write_text(NOTES_SERVER)
+        (self.root / "notes" / "tests").mkdir()
+        (self.root / "notes" / "tests" / "test_notes.py").write_text("")
         self.run("bundle", "pack", "notes")
         attest = ("--key", "release.pem", "--role", "maintainer", "--output", "notes.attestation.json")
         self.run("attest", "acme.notes-1.0.0.car", *attest)

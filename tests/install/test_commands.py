@@ -541,3 +541,13 @@ def test_an_image_is_locked_by_digest_and_a_moved_tag_is_reported(desk: Desk, oc
     assert desk.run("install", "acme.old", "--image", by_digest, "--allow-private", "--by", "me")[1]["digest"] == str(
         good.digest
     )
+
+
+def test_a_bundle_for_another_platform_is_refused_before_anything_is_locked(desk: Desk) -> None:
+    made = bundle("acme.notes", "1.0.0", SERVER)
+    made.descriptor["entrypoint"] |= {"platforms": ["plan9/mips"], "python": ["3.12"]}
+    desk.publish(relinked(made))
+    code, report = desk.install()
+    assert (code, report["error"]["code"]) == (3, "NO_USABLE_FILE")
+    assert "is for plan9/mips, and this machine is" in report["error"]["what"]
+    assert not (desk.root / "mcp-lock.json").exists()

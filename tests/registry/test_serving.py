@@ -366,3 +366,25 @@ def test_requests_are_logged_as_json_lines_from_the_chosen_level_on(
     assert [line["message"].split()[0] for line in lines if line["message"].startswith(("GET", "POST"))] == methods
     assert {line["level"] for line in lines} == {"debug" if method == "GET" else "info" for method in methods}
     assert all(line["time"].endswith("Z") for line in lines)
+
+
+@needs_registry
+@needs_bwrap
+@pytest.mark.usefixtures("token")
+def test_only_the_publisher_sees_what_a_server_wrote_before_its_probe_failed(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = packed(
+        tmp_path, "4.0.4", b"import sys\nprint('\\x1b[31mno yaml', file=sys.stderr)\nraise SystemExit(3)\n"
+    )
+    report = answered(capsys, "publish", archive, "--channel", "broken", *site.publisher)
+    assert report["published"]["surface"]["problem"].startswith("PROBE_FAILED")
+    assert report["probe_output"] == ["<U+001B>[31mno yaml"]
+    _, _, public = site.get("api/tools/acme.notes")
+    _, _, page = site.get("packages/acme.notes/4.0.4/")
+    assert b"no yaml" not in public + page
+    assert b"PROBE_FAILED" in page
+    assert (
+        run("publish", archive, "--channel", "broken", *site.publisher) == 0
+    )  # published already, and not probed again
+    assert "no yaml" not in capsys.readouterr().err

@@ -35,7 +35,9 @@ def bundle_start() -> dict[str, Schema]:
 
 def bundle_pack() -> Schema:
     places = {"archive": FULL_TEXT, "descriptor": FULL_TEXT, "manifest": FULL_TEXT, "left_out": array(FULL_TEXT)}
-    return output("bundle pack", exactly({**bundle_identity(), "content_hash": SHA256, "files": COUNT, **places}))
+    packages = {"packages": array(TEXT), "platforms": array(TEXT), "python": array(TEXT)}
+    seen = {"content_hash": SHA256, "files": COUNT}
+    return output("bundle pack", exactly({**bundle_identity(), **seen, **places, **packages}))
 
 
 def bundle_inspect() -> Schema:

@@ -53,7 +53,7 @@ def published_version() -> Schema:
 def publish() -> Schema:
     event = exactly({"channel": TEXT, "log_index": COUNT, "previous": or_null(TEXT), "changed": TRUTH})
     members = {"registry": TEXT, "channel": TEXT, "published": published_version(), "event": or_null(event)}
-    return output("publish", exactly(members))
+    return output("publish", exactly({**members, "probe_output": array(TEXT)}))
 
 
 def search() -> Schema:

@@ -117,14 +117,38 @@ def resolve_python(  # noqa: PLR0913
 
     Returns the ``pylock.toml``.
     """
-    requirement = _build_requirement(name, version, extras)
+    return resolve_python_requirements(
+        [_build_requirement(name, version, extras)],
+        index,
+        uv=uv,
+        variables=variables,
+        python_version=python_version,
+        timeout=timeout,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+def resolve_python_requirements(  # noqa: PLR0913
+    requirements: Sequence[str],
+    index: ServiceEndpoint,
+    *,
+    uv: Path,
+    variables: Mapping[str, str],
+    python_version: str | None = None,
+    timeout: float = RESOLVE_SECONDS,
+    allow_plain_http: bool = False,
+) -> bytes:
+    """Resolve requirements (PEP 508) with uv, for all platforms and from one index. Returns the ``pylock.toml``.
+
+    The caller must have parsed the requirements, because a line could also be an option of uv.
+    """
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
         raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a Python version")
     check_registry_address(index, variables, allow_plain_http=allow_plain_http)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
         folder = Path(temporary)
-        (folder / "requirements.in").write_text(requirement + "\n")
+        (folder / "requirements.in").write_text("".join(f"{line}\n" for line in requirements))
         environment, secrets = _build_uv_environment(index, variables, folder)
         options = (
             *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
@@ -133,6 +157,20 @@ def resolve_python(  # noqa: PLR0913
         )
         run_resolver([str(uv), "pip", "compile", *options], folder, environment, seconds=timeout, secrets=secrets)
         return read_file(folder / "pylock.toml", MAX_BYTES)
+
+
+def export_uv_lock(folder: Path, uv: Path, variables: Mapping[str, str]) -> bytes:
+    """Convert the ``uv.lock`` of a project, as it is, to a ``pylock.toml`` without development packages."""
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
+        copy = Path(temporary)
+        for name in ("pyproject.toml", "uv.lock"):
+            (copy / name).write_bytes(read_file(folder / name, MAX_BYTES))
+        settings = {"HOME": temporary, "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_OFFLINE": "1"}
+        options = ("--frozen", "--no-dev", "--no-emit-project", "--no-header", "--no-progress", "--color", "never")
+        command = [str(uv), "export", *options, "--format", "pylock.toml", "--python", sys.executable, "--quiet"]
+        environment = build_child_environment(settings, variables)
+        run_resolver([*command, "--output-file", "pylock.toml"], copy, environment, seconds=60)
+        return read_file(copy / "pylock.toml", MAX_BYTES)
 
 
 def read_uv_version(uv: Path, variables: Mapping[str, str]) -> str:

@@ -42,12 +42,23 @@ VERSION_PATTERN = lazy_pattern(
 )
 
 
+_NAME_PATTERN = lazy_pattern(r"[a-z0-9][a-z0-9._/-]{0,39}")
+_MAX_NAMES = 50
+
+
 class SecurityPolicy(Record):
     """The permissions that a bundle requests."""
 
     network: str = "deny"
     filesystem: str = "deny"
     exec: str = "deny"
+
+
+class SupportedRuntimes(Record):
+    """The platforms (``linux/amd64``) and versions of Python (``3.11``) that a bundle is for; empty for all."""
+
+    platforms: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
 
 
 class SchemaLink(Record):
@@ -74,6 +85,7 @@ class BundleDescriptor(Record):
     target: str
     """A file of the bundle, optionally followed by a colon and the name to call in it."""
     policy: SecurityPolicy
+    supported: SupportedRuntimes = SupportedRuntimes()
     request_schemas: tuple[SchemaLink, ...] = ()
     response_schemas: tuple[SchemaLink, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -112,6 +124,9 @@ def descriptor_from_json(document: Any) -> BundleDescriptor:
             filesystem=policy.one_of("filesystem", ("deny", "read_only", "read_write")),
             exec=policy.one_of("exec", ("deny", "allow")),
         ),
+        supported=SupportedRuntimes(
+            platforms=_read_names(entrypoint, "platforms"), python=_read_names(entrypoint, "python")
+        ),
         request_schemas=tuple(_read_schema_link(link) for link in schemas.objects("request")),
         response_schemas=tuple(_read_schema_link(link) for link in schemas.objects("response")),
         document=document,
@@ -128,6 +143,18 @@ def _read_matching(reader: DocumentReader, member: str, pattern: re.Pattern[str]
     if len(value) > MAX_TOOL_NAME or not pattern.fullmatch(value):
         reader.fail(member, f"is malformed: {value[:80]!a}")
     return value
+
+
+def _read_names(reader: DocumentReader, member: str) -> tuple[str, ...]:
+    """Return a list of names that the schema allows but does not define; empty without it."""
+    values = reader.value.get(member, [])
+    if not isinstance(values, list) or len(values) > _MAX_NAMES or not all(map(_is_name, values)):
+        reader.fail(member, "is not a list of names")
+    return tuple(values)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME_PATTERN.fullmatch(value) is not None
 
 
 def _read_schema_link(reader: DocumentReader) -> SchemaLink:
@@ -151,7 +178,12 @@ def descriptor_to_json(descriptor: BundleDescriptor) -> dict[str, Any]:
             "media_type": descriptor.media_type,
             "size_bytes": descriptor.size_bytes,
         },
-        "entrypoint": {"runtime": descriptor.runtime, "target": descriptor.target},
+        "entrypoint": {
+            "runtime": descriptor.runtime,
+            "target": descriptor.target,
+            **({"platforms": list(descriptor.supported.platforms)} if descriptor.supported.platforms else {}),
+            **({"python": list(descriptor.supported.python)} if descriptor.supported.python else {}),
+        },
         "schemas": {
             "request": [{"name": schema.name, "cid": schema.cid} for schema in descriptor.request_schemas],
             "response": [{"name": schema.name, "cid": schema.cid} for schema in descriptor.response_schemas],
@@ -189,8 +221,15 @@ def to_tool_name(server: str) -> str:
     return name
 
 
-def build_descriptor(
-    server: ServerManifest, policy: Mapping[str, str], root_cid: str, media_type: str, size: int
+def build_descriptor(  # noqa: PLR0913  every part of a descriptor
+    server: ServerManifest,
+    policy: Mapping[str, str],
+    *,
+    target: str,
+    supported: SupportedRuntimes,
+    root_cid: str,
+    media_type: str,
+    size: int,
 ) -> BundleDescriptor:
     """Describe a server's bundle. Permissions that ``policy`` omits come from its server.json."""
     name = to_tool_name(server.name)
@@ -205,7 +244,8 @@ def build_descriptor(
         media_type=media_type,
         size_bytes=size,
         runtime=_DESCRIBED_RUNTIMES.get(server.runtime, server.runtime),
-        target=server.entry,
+        target=target,
+        supported=supported,
         policy=_read_requested_policy(server, policy),
     )
 

@@ -11,7 +11,7 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE, audit_tree, write_manifest
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import check_archive
-from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
+from pinwarden.bundle.bundle_documents import BundleDescriptor, ManifestEntry, SecurityPolicy, parse_descriptor
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.core.digest import Cid, Digest, TreeFile, document_cid, hash_file_list
@@ -42,8 +42,8 @@ def find_missing_files(pin: BundlePin, store: Store) -> list[Digest]:
     return [digest for digest in (pin.archive, pin.descriptor, pin.manifest) if not store.has(digest)]
 
 
-def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
-    """Check a bundle pin in the lock against the descriptor that was attested and accepted.
+def check_pinned_descriptor(pin: BundlePin, store: Store) -> BundleDescriptor:
+    """Check a bundle pin in the lock against the descriptor that was attested and accepted, and return that.
 
     Anyone with write access to a repository can edit a lock and seal it again with wider permissions.
     """
@@ -70,6 +70,7 @@ def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
                 }
             },
         )
+    return descriptor
 
 
 def _policy_to_json(policy: SecurityPolicy) -> dict[str, str]:

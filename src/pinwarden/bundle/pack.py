@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pinwarden.bundle.bundle_documents import (
     BUNDLE_LIMITS,
     CAR_MEDIA_TYPE,
     BundleDescriptor,
+    SupportedRuntimes,
     build_descriptor,
     build_descriptor_extras,
     descriptor_from_json,
@@ -22,8 +23,11 @@ from pinwarden.bundle.bundle_documents import (
 from pinwarden.bundle.bundle_files import SUFFIXES
 from pinwarden.bundle.bundled_skills import build_skills_descriptor, group_skills, refuse_undeclared_powers
 from pinwarden.bundle.document import encode_document
-from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
-from pinwarden.bundle.source_tree import SourceTree, read_tree
+from pinwarden.bundle.node_modules import FOLDER as NODE_MODULES
+from pinwarden.bundle.node_modules import NodeModules, needs_packages, read_node_modules
+from pinwarden.bundle.platforms import find_native_platforms
+from pinwarden.bundle.server_manifest import MANIFEST_NAME, PLATFORMS, ServerManifest
+from pinwarden.bundle.source_tree import SourceFile, SourceTree, compile_glob, read_tree
 from pinwarden.core.digest import Digest, document_cid, manifest_root_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -40,6 +44,22 @@ class SkillsIdentity(Record):
     version: str
 
 
+class AddedPackages(Record):
+    """The packages that are added to a server's own files."""
+
+    files: tuple[SourceFile, ...]
+    target: str
+    """The file that starts the server with these packages."""
+    supported: SupportedRuntimes
+    packages: tuple[str, ...]
+    """The packages, as ``name==version``."""
+    notes: tuple[str, ...] = ()
+
+
+AddPackages = Callable[[ServerManifest, SourceTree], AddedPackages | None]
+"""Collects the packages of a server; None if it needs none. It may download them."""
+
+
 class PackOptions(Record):
     """The folder to pack, and the options of ``pinwarden bundle pack``."""
 
@@ -52,6 +72,9 @@ class PackOptions(Record):
     compress: bool = False
     skills: SkillsIdentity | None = None
     """Name and version of a bundle of skills; None to pack a server."""
+    exclude: Sequence[str] = ()
+    """Patterns for paths that are not packed."""
+    add_packages: AddPackages = lambda _, __: None
 
 
 class PackedBundle(Record):
@@ -63,6 +86,8 @@ class PackedBundle(Record):
     root_cid: str
     archive: bytes = field(repr=False)
     excluded: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -100,16 +125,14 @@ def pack(options: PackOptions) -> Report:
 def pack_folder(options: PackOptions) -> PackedBundle:
     """Pack a folder in memory.
 
-    1. Read every file, and parse server.json. A bundle of skills has none.
-    2. List the files and their CIDs in the bundle manifest. The CID of this list is the root CID.
-    3. Write the files into an archive.
-    4. Build the descriptor, and add its CID to the bundle manifest.
+    1. Read every file that is not left out, and parse server.json. A bundle of skills has none.
+    2. Add the packages that the server needs.
+    3. List the files and their CIDs in the bundle manifest. The CID of this list is the root CID.
+    4. Write the files into an archive.
+    5. Build the descriptor, and add its CID to the bundle manifest.
     """
-    tree = read_tree(options.folder)
-    if options.skills is None:
-        server = _read_server_manifest(tree)
-    else:
-        tree = _arrange_skills(options, tree)
+    contents = _read_skills(options) if options.skills is not None else _read_server(options)
+    tree = contents.tree
     unlinked = manifest_document.build_unlinked_manifest(build_manifest_entry(file) for file in tree.files)
     root = manifest_root_cid(unlinked)
     archive = build_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
@@ -118,15 +141,9 @@ def pack_folder(options: PackOptions) -> PackedBundle:
         raise PinwardenError(
             "ARCHIVE_UNSAFE",
             f"the archive has {len(archive)} bytes; the limit is {most}",
-            hint="Remove files that the server does not need, and pack the folder again.",
+            hint="Leave out files that the server does not need: --exclude GLOB",
         )
-    if options.skills is None:
-        described = build_descriptor(server, options.permissions, str(root), options.media_type, len(archive))
-    else:
-        described = _describe_skills(options, options.skills, tree, str(root), len(archive))
-    descriptor = descriptor_to_json(described)
-    for member, more in (build_descriptor_extras(server) if options.skills is None else {}).items():
-        descriptor[member].update(more)
+    descriptor = contents.describe(str(root), len(archive))
     descriptor_from_json(descriptor)  # raises if the built descriptor is not valid
     descriptor_cid = str(document_cid(descriptor))
     return PackedBundle(
@@ -136,7 +153,134 @@ def pack_folder(options: PackOptions) -> PackedBundle:
         root_cid=str(root),
         archive=archive,
         excluded=tree.excluded,
+        packages=contents.packages,
+        notes=contents.notes,
     )
+
+
+class _Contents(Record):
+    """The files of a bundle, and the function that describes it."""
+
+    tree: SourceTree
+    describe: Callable[[str, int], dict[str, Any]]
+    """Builds the descriptor from root CID and size of the archive."""
+    packages: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _read_server(options: PackOptions) -> _Contents:
+    exclusion = _Exclusion(options.exclude)
+    modules = None if exclusion.matches(NODE_MODULES) else read_node_modules(options.folder)
+    tree = read_tree(
+        options.folder,
+        is_excluded=lambda path: exclusion.matches(path) or (modules is not None and modules.is_excluded(path)),
+    )
+    server = _read_server_manifest(tree)
+    added = options.add_packages(server, tree)
+    target, supported = server.entry, SupportedRuntimes(platforms=server.platforms, python=server.python)
+    if added is not None:
+        target, supported = added.target, added.supported
+        more = (file for file in added.files if file.path == target or not exclusion.matches_inside(file.path))
+        files = {file.path: file for file in (*tree.files, *more)}
+        tree = replace(tree, files=tuple(files[path] for path in sorted(files)))
+    exclusion.refuse_unused(options.folder)
+    _refuse_undeclared_platforms(tree, supported)
+
+    def describe(root: str, size: int) -> dict[str, Any]:
+        described = build_descriptor(
+            server,
+            options.permissions,
+            target=target,
+            supported=supported,
+            root_cid=root,
+            media_type=options.media_type,
+            size=size,
+        )
+        descriptor = descriptor_to_json(described)
+        for member, more in build_descriptor_extras(server).items():
+            descriptor[member].update(more)
+        return descriptor
+
+    return _Contents(
+        tree=tree,
+        describe=describe,
+        packages=() if added is None else added.packages,
+        notes=(*(() if added is None else added.notes), *_describe_node_modules(tree, modules)),
+    )
+
+
+def _read_skills(options: PackOptions) -> _Contents:
+    exclusion = _Exclusion(options.exclude)
+    tree = _arrange_skills(options, read_tree(options.folder, is_excluded=exclusion.matches))
+    exclusion.refuse_unused(options.folder)
+    identity = options.skills
+    if identity is None:
+        raise TypeError("the caller checks this")
+    return _Contents(
+        tree=tree,
+        describe=lambda root, size: descriptor_to_json(_describe_skills(options, identity, tree, root, size)),
+    )
+
+
+class _Exclusion:
+    """The patterns of ``--exclude``."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._compiled = {pattern: compile_glob(pattern) for pattern in patterns}
+        self._used: set[str] = set()
+
+    def matches(self, path: str) -> bool:
+        """Whether a pattern names this path."""
+        matching = [pattern for pattern, compiled in self._compiled.items() if compiled.fullmatch(path)]
+        self._used.update(matching)
+        return bool(matching)
+
+    def matches_inside(self, path: str) -> bool:
+        """Whether a pattern names this path, or a folder above it."""
+        parts = path.split("/")
+        return any(self.matches("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+
+    def refuse_unused(self, folder: Path) -> None:
+        """Raise ``USAGE`` for a pattern that matched nothing.
+
+        Otherwise a misspelt pattern would publish what its author meant to leave out.
+        """
+        for pattern in self._compiled.keys() - self._used:
+            raise PinwardenError(
+                "USAGE",
+                f"--exclude {pattern[:120]}: nothing in {folder} has this path",
+                hint="Write paths from the packed folder on, such as 'docs/**', or names such as '*.map'.",
+            )
+
+
+def _refuse_undeclared_platforms(tree: SourceTree, supported: SupportedRuntimes) -> None:
+    """Raise if the bundle has native code, and its author did not state for which platforms it is."""
+    if supported.platforms:
+        return
+    native: dict[str, str] = {}
+    for file in tree.files:
+        for platform in find_native_platforms(file.data):
+            native.setdefault(platform, file.path)
+    if native:
+        first = min(native)
+        stated = ", ".join(f'"{platform}"' for platform in sorted(native) if platform in PLATFORMS)
+        raise PinwardenError(
+            "PLATFORMS_NOT_DECLARED",
+            f"{native[first][:120]!a} is native code for {first}, and {MANIFEST_NAME} states no platforms",
+            hint=f'State the platforms that you tested in {MANIFEST_NAME}, of these: "platforms": [{stated}]',
+            data={"found": sorted(native)},
+        )
+
+
+def _describe_node_modules(tree: SourceTree, modules: NodeModules | None) -> Iterator[str]:
+    if modules is None:
+        if needs_packages(next((file.data for file in tree.files if file.path == "package.json"), b"{}")):
+            yield "there is no node_modules: if the server needs its packages, run npm ci, and pack the folder again"
+        return
+    left_out = f", without {len(modules.development)} for development" if modules.development else ""
+    yield f"packed {plural(len(modules.kept), 'package')} of node_modules{left_out}"
+    if modules.scripts:
+        yield f"packages with install scripts, which are not run on installation: {', '.join(modules.scripts[:5])}"
 
 
 def _arrange_skills(options: PackOptions, tree: SourceTree) -> SourceTree:
@@ -180,7 +324,8 @@ def _read_server_manifest(tree: SourceTree) -> ServerManifest:
 
 
 def _build_report(options: PackOptions, packed: PackedBundle, archive: Path) -> Report:
-    notes = [f"not packed: {', '.join(packed.excluded)}"] if packed.excluded else []
+    notes = [_list_excluded(packed.excluded)] if packed.excluded else []
+    notes += packed.notes
     if options.compress:
         notes.append(
             "compressed: another version of the zstd library may produce other bytes and another descriptor CID"
@@ -204,5 +349,16 @@ def _build_report(options: PackOptions, packed: PackedBundle, archive: Path) -> 
             "descriptor": str(archive.with_name(f"{archive.name}.descriptor.json")),
             "manifest": str(archive.with_name(f"{archive.name}.manifest.json")),
             "left_out": list(packed.excluded),
+            "packages": list(packed.packages),
+            "platforms": packed.descriptor["entrypoint"].get("platforms", []),
+            "python": packed.descriptor["entrypoint"].get("python", []),
         },
     )
+
+
+def _list_excluded(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
+    return f"not packed: {', '.join(paths[:_MAX_LISTED])}{more}"
+
+
+_MAX_LISTED = 12

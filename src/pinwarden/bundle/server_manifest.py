@@ -6,7 +6,7 @@ The format is that of the first generation of Agent Facets, as strict JSON. Unkn
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pinwarden.artifacts.archives.rules import check_portable
@@ -21,6 +21,9 @@ MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "deno", "python", "native")
 """The supported runtimes. Agent Facets started with bun alone and leaves the list open."""
 LIMITS = Limits(max_bytes=1024 * 1024, max_depth=50)
+PLATFORMS = ("linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64")
+"""The platforms that a bundle with native code can be for, named as those of container images."""
+_PYTHON_VERSION = lazy_pattern(r"3\.[1-9][0-9]?")
 _NAME = lazy_pattern(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")
 _MAX_NAME = 214
 _VERSION = lazy_pattern(
@@ -43,7 +46,11 @@ class ServerManifest(Record):
     """The path of the entry point, relative to the root of the archive."""
     description: str | None
     author: str | None
-    document: Mapping[str, Any] = field(repr=False)
+    platforms: tuple[str, ...] = ()
+    """The platforms that the server is packed for; empty if the author did not state any."""
+    python: tuple[str, ...] = ()
+    """The versions of Python that the server is packed for, such as ``3.12``."""
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The whole document, including members that Pinwarden does not know."""
 
 
@@ -66,8 +73,21 @@ def parse_server_manifest(data: bytes) -> ServerManifest:
         entry=_check_entry(_read_text(manifest, "entry")),
         description=_read_text(manifest, "description") if "description" in manifest else None,
         author=_read_text(manifest, "author") if "author" in manifest else None,
+        platforms=_read_list(manifest, "platforms", PLATFORMS.__contains__, f"a list of: {', '.join(PLATFORMS)}"),
+        python=_read_list(manifest, "python", _is_python_version, 'a list of versions such as "3.12"'),
         document=document,
     )
+
+
+def _read_list(manifest: JsonObject, name: str, is_valid: Callable[[str], object], what: str) -> tuple[str, ...]:
+    values = manifest.strings(name, default=[])
+    if len(set(values)) != len(values) or not all(map(is_valid, values)):
+        manifest.fail(name, f"is not {what}")
+    return values
+
+
+def _is_python_version(text: str) -> bool:
+    return _PYTHON_VERSION.fullmatch(text) is not None
 
 
 def _check_entry(path: str) -> str:

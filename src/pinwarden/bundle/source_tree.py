@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -14,8 +16,16 @@ from pinwarden.bundle.bundle_documents import BUNDLE_LIMITS, BundleLimits
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
-EXCLUDED_NAMES = frozenset({".git", ".hg", ".svn", ".DS_Store", "__pycache__", ".env"})
-"""Names that are not packed: version control, generated files, and ``.env``, which usually contains secrets."""
+EXCLUDED_NAMES = frozenset(
+    {
+        *(".git", ".hg", ".svn", ".DS_Store", "__pycache__", ".venv", ".tox", ".nox"),
+        *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
+        *(".env", ".env.local", ".env.development", ".env.production", ".netrc", ".npmrc", ".pypirc"),
+    }
+)
+"""Names that are not packed: version control, generated files, and files that usually contain secrets."""
+_GLOB_PART = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
+_GLOB_EXPRESSIONS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class SourceFile(Record):
@@ -34,13 +44,36 @@ class SourceTree(Record):
     excluded: tuple[str, ...] = ()
 
 
-def read_tree(folder: Path, limits: BundleLimits = BUNDLE_LIMITS) -> SourceTree:
-    """Read all files below a folder. Links and devices are errors: their meaning depends on the machine."""
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern for paths: ``*`` and ``?`` within a name, ``**`` for any folders.
+
+    A pattern without a slash is for names in every folder. Raises ``USAGE`` for an absolute path, or one with ``..``.
+    """
+    parts = pattern.removesuffix("/").split("/")
+    if not all(parts) or ".." in parts or len(pattern) > _MAX_GLOB:
+        raise PinwardenError(
+            "USAGE", f"--exclude: {pattern[:120]!a} is not a pattern for paths in the folder", hint="Use: 'docs/**'"
+        )
+    words = _GLOB_PART.findall("/".join(parts))
+    expression = "".join(_GLOB_EXPRESSIONS.get(word) or re.escape(word) for word in words)
+    return re.compile(expression if len(parts) > 1 else f"(?:.*/)?{expression}", re.DOTALL)
+
+
+_MAX_GLOB = 1000
+
+
+def read_tree(
+    folder: Path, limits: BundleLimits = BUNDLE_LIMITS, *, is_excluded: Callable[[str], bool] = lambda _: False
+) -> SourceTree:
+    """Read all files below a folder. Links and devices are errors: their meaning depends on the machine.
+
+    ``is_excluded`` decides about paths of files and folders, in addition to `EXCLUDED_NAMES`.
+    """
     excluded: list[str] = []
     files: list[SourceFile] = []
     size = 0
     all_paths = PathSet()
-    for path, entry in _walk(folder, "", excluded):
+    for path, entry in _walk(folder, "", excluded, is_excluded):
         _run_path_check(all_paths.add, path)
         data, mode = _read_source_file(entry, limits.total_bytes - size)
         size += len(data)
@@ -51,7 +84,9 @@ def read_tree(folder: Path, limits: BundleLimits = BUNDLE_LIMITS) -> SourceTree:
     return SourceTree(files=tuple(sorted(files, key=lambda file: file.path)), excluded=tuple(sorted(excluded)))
 
 
-def _walk(folder: Path, prefix: str, excluded: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _walk(
+    folder: Path, prefix: str, excluded: list[str], is_excluded: Callable[[str], bool]
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
     try:
         with os.scandir(folder) as scan:
             entries = list(scan)
@@ -59,14 +94,15 @@ def _walk(folder: Path, prefix: str, excluded: list[str]) -> Iterator[tuple[str,
         raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
     for entry in entries:
         path = prefix + entry.name
-        if entry.name in EXCLUDED_NAMES:
+        if entry.name in EXCLUDED_NAMES or is_excluded(path):
             excluded.append(path)
         elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), f"{path}/", excluded)
+            yield from _walk(Path(entry.path), f"{path}/", excluded, is_excluded)
         elif entry.is_file(follow_symlinks=False):
             yield _check_name(path), entry
         else:
-            _refuse(f"{path[:120]!a} is not a regular file")
+            what = "a link" if entry.is_symlink() else "not a regular file"
+            _refuse(f"{path[:120]!a} is {what}", f"Remove it, or leave it out: --exclude {shlex.quote(path[:500])}")
 
 
 def _check_name(path: str) -> str:
@@ -105,5 +141,5 @@ def _read_source_file(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, i
     return (data, mode) if len(data) <= max_bytes else _refuse("the files together exceed the size limit of a bundle")
 
 
-def _refuse(problem: str) -> NoReturn:
-    raise PinwardenError("ARCHIVE_UNSAFE", problem, hint="Change the folder, and pack it again.")
+def _refuse(problem: str, hint: str = "Change the folder, and pack it again.") -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", problem, hint=hint)

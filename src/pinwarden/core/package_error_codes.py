@@ -59,6 +59,18 @@ PACKAGE_CODES = (
         "Use a platform that the package supports, or ask its author for a built file.",
     ),
     ErrorCode(
+        "PACKAGES_NOT_PACKED",
+        EXIT_USAGE,
+        "The packages that a server needs cannot be packed with it as they are.",
+        "Install the packages with npm ci, or correct pyproject.toml, and pack the folder again.",
+    ),
+    ErrorCode(
+        "PLATFORMS_NOT_DECLARED",
+        EXIT_USAGE,
+        "A bundle has native code, and its server.json does not state for which platforms.",
+        'State the platforms in server.json, such as "platforms": ["linux/amd64"].',
+    ),
+    ErrorCode(
         "PROGRAM_UNKNOWN",
         EXIT_UNCHECKED,
         "The program that a command starts does not exist on this machine or in the package.",

@@ -19,6 +19,7 @@ scan, diff, inspect         scan_targets, surface_reports
 secrets audit               secrets_audit, config_secrets
 policy                      policy_commands, authority
 sbom, advisories            locked_packages
+bundle pack                 bundle_packages, for the packages of a Python server
 ==========================  ========================================================================================
 
 ``configs`` and ``configured_servers`` compare client configurations with the lock. ``scopes`` runs a command for

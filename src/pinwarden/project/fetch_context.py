@@ -53,7 +53,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
     scope = name.partition("/")[0] if name.startswith("@") else ""
     scopes = ("", scope, *context.sources.list_npm_scopes())
     registries = {
-        scope_name: _build_resolver_endpoint(context.sources.find_npm_registry(f"{scope_name}/x".strip("/")), context)
+        scope_name: build_resolver_endpoint(context.sources.find_npm_registry(f"{scope_name}/x".strip("/")), context)
         for scope_name in scopes
     }
     plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
@@ -85,7 +85,7 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
     )
 
 
-def _build_resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
+def build_resolver_endpoint(endpoint: ServiceEndpoint, context: FetchContext) -> ServiceEndpoint:
     """Return the endpoint for a resolver. Private addresses are allowed if our HTTP client allows them."""
     return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
@@ -140,7 +140,7 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
     text = resolve_python(
         name,
         version,
-        _build_resolver_endpoint(index, context),
+        build_resolver_endpoint(index, context),
         uv=uv,
         extras=tuple(extras),
         variables=variables,

@@ -10,6 +10,7 @@ from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE
 from pinwarden.bundle import environment as bundle_environment
 from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
+from pinwarden.bundle.platforms import refuse_other_platform
 from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
@@ -30,7 +31,8 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
     """Return the folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
     missing = bundle_environment.find_missing_files(pin, store)
     if pin.descriptor not in missing:  # always checked, because a lock could misstate the bundle
-        bundle_environment.check_pinned_descriptor(pin, store)
+        descriptor = bundle_environment.check_pinned_descriptor(pin, store)
+        refuse_other_platform(f"{pin.tool} {pin.version}", descriptor.supported)
     key = bundle_environment.derive_environment_key(pin)
     folder = store.get_environment_folder(key)
     if folder.is_dir() and pin.descriptor not in missing:

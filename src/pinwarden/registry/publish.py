@@ -16,6 +16,7 @@ from pinwarden.bundle.bundle_archive import FileContents, check_archive
 from pinwarden.bundle.bundle_documents import SKILLS_RUNTIME, BundleDescriptor, BundleLimits, Manifest
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, encode_document, read_json
+from pinwarden.bundle.platforms import refuse_other_platform
 from pinwarden.core.digest import Digest, blob_cid, document_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, is_document_signature_valid
@@ -41,6 +42,7 @@ _PROBE_SECONDS = 20.0
 README_NAMES = ("readme.md", "readme.markdown", "readme.txt", "readme")
 """The names of the file that a bundle's page shows, in lower case, the preferred one first."""
 MAX_README_BYTES = 256 * 1024
+_OUTPUT_LINES = 20
 _PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
 _PROBE_SLOTS = BoundedSemaphore(2)  # concurrent probes; more of them would slow down downloads
 
@@ -56,6 +58,8 @@ class PublishResult(Record):
     """The channel's previous version; None if it had none."""
     changed: bool
     """Whether the channel moved; false if it already pointed to this version."""
+    probe_output: tuple[str, ...] = ()
+    """The last lines that the server wrote to stderr, if its probe failed. Only the publisher sees them."""
 
     def to_json(self) -> dict[str, Any]:
         """Convert the result to the ``event`` member of the HTTP response."""
@@ -96,6 +100,8 @@ class ExaminedBundle(Record):
     problem: str | None
     """The reason why there is no surface; None if there is one."""
     readme: Readme | None = None
+    probe_output: tuple[str, ...] = field(default=(), repr=False)
+    """The last lines that the server wrote to stderr, if its probe failed."""
 
 
 def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
@@ -121,7 +127,8 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
     else:
         examined = examine_bundle(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
     with open_append_transaction(registry) as transaction:
-        return _write_publication(transaction, registry, caller, submitted, examined)
+        result = _write_publication(transaction, registry, caller, submitted, examined)
+    return result if examined is None else replace(result, probe_output=examined.probe_output)
 
 
 def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
@@ -236,6 +243,7 @@ def examine_bundle(
             surface=None,
             problem=_format_public_problem(err),
             readme=readme,
+            probe_output=tuple(str(err.data.get("stderr", "")).splitlines()[-_OUTPUT_LINES:]),
         )
     body = encode_surface(surface)
     return ExaminedBundle(
@@ -271,6 +279,7 @@ def _probe_unpacked(descriptor: BundleDescriptor, folder: Path) -> Surface:
     from pinwarden.surface.probe.probe import ProbeOptions, probe
     from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
 
+    refuse_other_platform("the bundle", descriptor.supported)
     entry = folder / descriptor.entry_path
     if "$" in descriptor.entry_path or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")

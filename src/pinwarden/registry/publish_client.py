@@ -14,7 +14,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report
-from pinwarden.core.text import plural
+from pinwarden.core.text import plural, show_invisible
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry import names, registry_documents
 from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
@@ -30,6 +30,8 @@ from pinwarden.system.clock import wall_clock
 from pinwarden.system.files import read_file
 
 _JSON = "application/json"
+_MAX_OUTPUT_LINES = 100
+_MAX_OUTPUT_LINE = 500
 
 
 class PublishOptions(Record):
@@ -82,7 +84,7 @@ def publish_bundle(options: PublishOptions) -> Report:
     response = registry.send("POST", "api/publish", encode_document(request), _JSON)
     version = version_from_json(response)
     _check_published(version, opened, archive_cid, registry)
-    return _build_report(registry, options, version, _parse_event(response))
+    return _build_report(registry, options, version, _parse_event(response), _parse_probe_output(response))
 
 
 def _find_channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
@@ -114,6 +116,12 @@ def _parse_event(response: Any) -> dict[str, Any] | None:
     }
 
 
+def _parse_probe_output(response: Any) -> tuple[str, ...]:
+    """Return the last lines that the server wrote to stderr at the registry, if its probe failed there."""
+    lines = DocumentReader(response, "response").strings("probe_output", default=[], max_items=_MAX_OUTPUT_LINES)
+    return tuple(show_invisible(line[:_MAX_OUTPUT_LINE]) for line in lines)
+
+
 def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
     """Raise ARTIFACT_MISMATCH if the registry's response does not describe the uploaded bundle."""
     documents, descriptor = opened.documents, opened.documents.descriptor
@@ -128,7 +136,11 @@ def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_ci
 
 
 def _build_report(
-    registry: HttpRegistry, options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None
+    registry: HttpRegistry,
+    options: PublishOptions,
+    version: PublishedVersion,
+    event: dict[str, Any] | None,
+    probe_output: Sequence[str],
 ) -> Report:
     surface = f"API surface {version.api_surface}" if version.api_surface else "no surface recorded"
     name = f"{version.tool} {version.version}"
@@ -137,7 +149,10 @@ def _build_report(
         subject=name,
         summary=f"{name} {_describe_outcome(options, version, event)} of {registry}; {surface}",
         exit_code=EXIT_CLEAN,
-        notes=(f"the registry could not probe the server: {version.surface_problem}",)
+        notes=(
+            f"the registry could not probe the server: {version.surface_problem}",
+            *(f"  | {line}" for line in probe_output),
+        )
         if version.surface_problem
         else (),
         facts={
@@ -145,6 +160,7 @@ def _build_report(
             "channel": options.channel,
             "published": version_to_json(version),
             "event": event,
+            "probe_output": list(probe_output),
         },
     )
 

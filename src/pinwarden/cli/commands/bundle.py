@@ -13,11 +13,15 @@ from pinwarden.cli.bundle_arguments import (
     open_oci_network,
 )
 from pinwarden.cli.commands import command
+from pinwarden.cli.fetch_arguments import add_network_arguments
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.bundle.oci_transfer import AcceptanceOptions
+    from pinwarden.bundle.pack import AddedPackages
+    from pinwarden.bundle.server_manifest import ServerManifest
+    from pinwarden.bundle.source_tree import SourceTree
 
 _ARCHIVES = ("car", "tar+zstd")
 _PERMISSIONS = {
@@ -46,8 +50,23 @@ def _configure_bundle_pack(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--compress", action="store_true", help="with tar+zstd: compress; the bytes then depend on the zstd version"
     )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="leave out these paths, such as 'docs/**', or names, such as '*.map'; repeatable",
+    )
+    parser.add_argument(
+        "--without-packages",
+        action="store_true",
+        help="do not download the dependencies that pyproject.toml states",
+    )
     for name, values in _PERMISSIONS.items():
         parser.add_argument(f"--{name}", choices=values, help=f"{name} permission to request (default: deny)")
+    group = parser.add_argument_group("downloading")
+    group.add_argument("--offline", action="store_true", help="use only files that are already on this machine")
+    add_network_arguments(group)
     add_format_argument(parser)
 
 
@@ -59,8 +78,13 @@ def bundle_pack(args: Namespace) -> int:
     security.policy are optional. With --skills it has a SKILL.md instead, or folders that have one. The same folder
     gives the same bytes on every machine: the archive has no times, owners or links.
 
+    The packages that a server needs are packed with it. For Python they are those that pyproject.toml states: wheels
+    for the "platforms" and "python" versions in server.json, downloaded from your package index and verified. For Node
+    they are those in node_modules, without development packages. No code of a package is run.
+
     Examples:
       pinwarden bundle pack notes --output dist
+      pinwarden bundle pack notes --output dist --exclude 'tests/**'
       pinwarden bundle pack .claude/skills/pdf --skills acme.pdf --version 1.0.0
     """
     from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
@@ -71,15 +95,31 @@ def bundle_pack(args: Namespace) -> int:
         raise PinwardenError("USAGE", "a CAR archive cannot be compressed", hint="Add --archive tar+zstd.")
     if bool(args.skills) != bool(args.version):
         raise PinwardenError("USAGE", "--skills and --version are used together", hint="A server's are in server.json.")
+    folder = Path(args.folder)
     options = PackOptions(
-        folder=Path(args.folder),
+        folder=folder,
         output=Path(args.output),
         media_type=CAR_MEDIA_TYPE if args.archive == "car" else TAR_ZSTD_MEDIA_TYPE,
         permissions={name: getattr(args, name) for name in _PERMISSIONS if getattr(args, name) is not None},
         compress=args.compress,
         skills=SkillsIdentity(name=args.skills, version=check_version(args.version)) if args.skills else None,
+        exclude=tuple(args.exclude),
+        add_packages=lambda server, tree: _collect_packages(args, folder, server, tree),
     )
     return emit(pack(options), args.format)
+
+
+def _collect_packages(args: Namespace, folder: Path, server: ServerManifest, tree: SourceTree) -> AddedPackages | None:
+    """Collect the packages of a Python project. The network is used only if the project states dependencies."""
+    from pinwarden.cli.fetch_arguments import open_fetch_context, read_network_options
+    from pinwarden.cli.project_arguments import find_current_project
+    from pinwarden.project.bundle_packages import collect_packages
+
+    if args.without_packages or server.runtime != "python":
+        return None
+    project = find_current_project(folder)
+    with open_fetch_context(read_network_options(args), project, "downloading packages") as context:
+        return collect_packages(folder, server, tree, context)
 
 
 def _configure_bundle(parser: ArgumentParser) -> None:

@@ -64,7 +64,8 @@ def _upload(registry: Registry, _caller: Caller, request: Request, body: bytes) 
 
 def _publish(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
     published = publish(registry, caller, body)
-    return {**version_to_json(published.version), "event": published.to_json()}
+    output = {"probe_output": list(published.probe_output)} if published.probe_output else {}
+    return {**version_to_json(published.version), "event": published.to_json(), **output}
 
 
 def _change(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
