@@ -395,6 +395,13 @@ class TestRegistryServers:
         assert not world.lock.exists()
         assert not (world.root / ".mcp.json").exists()
 
+    def test_a_client_file_that_cannot_be_written_undoes_the_whole_command(self, world: World) -> None:
+        (world.root / ".vscode").write_text("a file where the client has a folder")
+        added = world.run("add", "io.github.acme/npm-notes", "--offline", "--client", "claude", "--client", "vscode")
+        assert (added.code, "[FILE_UNWRITABLE]" in added.err) == (3, True)
+        assert not world.lock.exists()
+        assert not (world.root / ".mcp.json").exists()
+
     def test_an_unknown_server_is_refused(self, world: World) -> None:
         outcome = world.run("lock", "io.github.acme/nothing", "--offline")
         assert (outcome.code, "[SERVER_NOT_FOUND]" in outcome.err) == (1, True)

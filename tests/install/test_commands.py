@@ -57,6 +57,36 @@ def test_a_client_without_a_file_in_the_scope_is_refused_before_anything_is_writ
     assert not (desk.root / "mcp-lock.json").exists()
 
 
+def test_a_client_file_that_cannot_be_edited_stops_an_install_before_anything_is_locked(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    (desk.root / ".mcp.json").write_text('{"mcpServers": {')
+    code, report = desk.install("--client", "claude")
+    assert (code, report["result"], report["error"]["code"]) == (3, "REJECT", "CONFIG_INVALID")
+    assert not (desk.root / "mcp-lock.json").exists()
+    assert not (desk.root / "mcp-lock.surfaces").exists()
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_client_file_that_cannot_be_written_undoes_the_whole_install(desk: Desk, is_locked: bool) -> None:
+    desk.publish(bundle(content=SERVER))
+    (desk.root / ".vscode").write_text("a file where the client has a folder")
+    (desk.root / ".mcp.json").write_text('{"mcpServers": {}}')
+    if is_locked:
+        desk.install()
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in desk.root.rglob("*") if path.is_file()}
+
+    before = contents()
+    code, report = desk.install("--client", "claude", "--client", "cursor", "--client", "vscode")
+    assert (code, report["result"], report["error"]["code"]) == (3, "REJECT", "FILE_UNWRITABLE")
+    assert contents() == before
+    (desk.root / ".vscode").unlink()
+    code, report = desk.install("--client", "claude", "--client", "cursor", "--client", "vscode")
+    assert (code, [row["action"] for row in report["configs"]]) == (0, ["updated", "created", "created"])
+    assert len(desk.lock["servers"]) == 3 + is_locked
+
+
 def test_an_installed_bundle_is_explained_and_compared_with_the_live_server(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

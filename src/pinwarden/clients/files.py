@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -149,22 +150,55 @@ def resolve_folder(path: str, project: Path, home: Path, system: System, env: Ma
     return _FolderResolver(project, home, system, env, Path("/")).resolve_path(path)
 
 
-def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
-    """Add or replace a server in a client's file and leave everything else unchanged.
+class EntryInstalls:
+    """Servers to add to clients' files, or to replace there. Everything else in the files is left unchanged."""
 
-    ``fragment`` is a client configuration that contains only this server, as a lock stores it.
-    """
-    known = get_client(client)
-    entry = find_entry(fragment, known, name)
-    if type(entry) is not dict or not name:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not contain the server {name[:80]!a}")
-    _refuse_linked_folder(path, known)
-    before = _read_or_none(path)
-    after = set_entry(before or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
-    if after == before:
-        return "unchanged"
-    write_if_unchanged(path, before, after)
-    return "created" if before is None else "updated"
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[bytes | None, bytes | None]] = {}
+        """The content of each file now (None if there is no file), and with the servers."""
+
+    def plan(self, path: Path, client: str, name: str, fragment: Any) -> Action:
+        """Plan one server. Raises if its file must not or cannot be edited. Writes nothing.
+
+        ``fragment`` is a client configuration that contains only this server, as a lock stores it.
+        """
+        known = get_client(client)
+        entry = find_entry(fragment, known, name)
+        if type(entry) is not dict or not name:
+            raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not contain the server {name[:80]!a}")
+        if path not in self._files:
+            _refuse_linked_folder(path, known)
+            data = _read_or_none(path)
+            self._files[path] = data, data
+        before, planned = self._files[path]
+        after = set_entry(planned or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
+        self._files[path] = before, after
+        return "unchanged" if after == planned else "created" if planned is None else "updated"
+
+    def write(self) -> None:
+        """Write all files. If one cannot be written, or changed since it was read, none is changed."""
+        written: list[tuple[Path, bytes | None, bytes]] = []
+        try:
+            for path, (before, after) in self._files.items():
+                if after is not None and after != before:
+                    write_if_unchanged(path, before, after)
+                    written.append((path, before, after))
+        except BaseException:
+            for path, before, after in written:
+                _restore(path, before, after)
+            raise
+
+
+def _restore(path: Path, before: bytes | None, after: bytes) -> None:
+    """Restore a file that was just written. A file that another program changed since stays as it is."""
+    if _read_or_none(path) != after:
+        return
+    if before is not None:
+        write_atomically(path, before)
+        return
+    with suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()  # fails if it has other files
 
 
 class ConfigEdits:

@@ -18,13 +18,14 @@ from pinwarden.core.text import plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.install.bundle_download import download_bundle
 from pinwarden.install.decision import AcceptedBundle, InstallRequest
-from pinwarden.install.install import InstallTarget, lock_bundle
+from pinwarden.install.install import InstallTarget, build_bundle_entries
 from pinwarden.install.staging import StagedBundle, build_bundle_pin, compute_api_surface, stage_bundle
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
 from pinwarden.project.installed_bundles import find_operator_actions, find_yank_reason
+from pinwarden.project.lock import write_entries
 from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
 from pinwarden.project.update import NOTHING_CHANGED
 from pinwarden.surface import surface as surface_document
@@ -276,7 +277,10 @@ def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateCont
             scope="global" if entry.scope == "global" else "project",
             variables=read_locked_launch(entry).variables,
         )
-        lock_bundle(context.project, staged, candidate, target, context.policies, context.lock_options)
+        entries = build_bundle_entries(
+            context.project, staged, candidate, target, context.policies, context.lock_options
+        )
+        write_entries(context.project, entries, candidate, context.lock_options)
 
 
 # Report rows

@@ -11,7 +11,7 @@ from pinwarden.bundle.acceptance import rejection_from_error
 from pinwarden.bundle.bundle_documents import SKILLS_RUNTIME
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.command_line import PROGRAM
-from pinwarden.clients.files import install_entry
+from pinwarden.clients.files import EntryInstalls
 from pinwarden.clients.table import GENERIC_CLIENT
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
@@ -75,8 +75,8 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
     3. If the bundle is already locked, refuse any other version.
     4. Store the files, unpack them, and read the server's surface.
     5. Scan the surface. Warnings stop the install, unless they are approved.
-    6. Write the lock entries and the approved surface.
-    7. Write the clients' configuration files.
+    6. Build the lock entries and the edits of the clients' configuration files. The project's policy must allow them.
+    7. Write the lock, the approved surface and the clients' files. If one of them cannot be written, none is changed.
 
     Steps 2 to 7 are for servers; ``skill_install.py`` has those for skills.
     """
@@ -94,10 +94,14 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         staged = _stage(request, context, decision.accepted)
         candidate = build_approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
         _refuse_open_warnings(candidate)
-        entries = lock_bundle(
+        entries = build_bundle_entries(
             context.project, staged, candidate, context.target, context.policies, context.lock_options
         )
-        config_changes = _configure_clients(context.project, entries, config_files)
+        client_files = EntryInstalls()
+        config_changes = _plan_client_files(context.project, entries, config_files, client_files)
+        with lock_store.restore_on_error(context.project.lock, [entry.key for entry in entries]):
+            write_entries(context.project, entries, candidate, context.lock_options)
+            client_files.write()
     except PinwardenError as err:
         refused = InstallDecision(checks=decision.checks, refusal=rejection_from_error(err), exit_code=err.exit_code)
         return build_refusal_report(request, refused, () if candidate is None else candidate.warnings)
@@ -152,7 +156,7 @@ def _refuse_open_warnings(candidate: ApprovalCandidate | None) -> None:
         raise warnings_not_approved_error(candidate)
 
 
-def lock_bundle(  # noqa: PLR0913, PLR0917
+def build_bundle_entries(  # noqa: PLR0913, PLR0917
     project: Project,
     staged: StagedBundle,
     candidate: ApprovalCandidate | None,
@@ -160,10 +164,9 @@ def lock_bundle(  # noqa: PLR0913, PLR0917
     policies: Policies,
     lock_options: LockOptions,
 ) -> list[Entry]:
-    """Write one lock entry for each client. Raises POLICY_REFUSED if the project's policy does not allow an entry."""
+    """Build one lock entry for each client. Raises POLICY_REFUSED if the project's policy does not allow an entry."""
     entries = [_build_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
     refuse_entries_by_policy(policies, entries, lock_options.now)
-    write_entries(project, entries, candidate, lock_options)
     return entries
 
 
@@ -214,13 +217,15 @@ def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: 
         refuse_policy_violations(policies, entry.document, now)
 
 
-def _configure_clients(project: Project, entries: list[Entry], config_files: Mapping[str, str]) -> list[dict[str, str]]:
-    """Write the clients' configuration files, and return the changes for the report. The generic client has no file."""
+def _plan_client_files(
+    project: Project, entries: list[Entry], config_files: Mapping[str, str], client_files: EntryInstalls
+) -> list[dict[str, str]]:
+    """Plan the edits of the clients' files, and return them for the report. The generic client has no file."""
     changes: list[dict[str, str]] = []
     for entry in entries:
         if entry.client in config_files:
             path = config_files[entry.client]
-            action = install_entry(Path(path), entry.client, entry.name, entry.config)
+            action = client_files.plan(Path(path), entry.client, entry.name, entry.config)
             changes.append({"client": entry.client, "file": project.display_path(path), "action": action})
     return changes
 

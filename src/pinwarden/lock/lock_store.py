@@ -177,26 +177,36 @@ def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """Restore the lock and the files next to it if the block raises or is interrupted.
 
     ``keys`` are the entries that the block changes. If other entries changed in the meantime, another process wrote the
-    lock, and it is left as it is.
+    lock, and it is left as it is. A lock that the block created is removed. If the lock cannot be restored, the raised
+    error says so.
     """
     lock, files = read_with_files(path)
     data = _read_if_exists(path)
     others = _list_other_entries(lock, keys)
     try:
         yield
-    except BaseException:
-        with hold_write_lock(path):
-            _finish_earlier_write(path)
-            current = read(path)
-            if (
-                data is not None
-                and lock is not None
-                and current != lock
-                and _list_other_entries(current, keys) == others
-            ):
-                _restore(path, data, files)
-                _remove_unpinned(path, current, lock)
+    except BaseException as err:
+        try:
+            with hold_write_lock(path):
+                _finish_earlier_write(path)
+                current = read(path)
+                if current is not None and current != lock and _list_other_entries(current, keys) == others:
+                    _undo(path, current, lock, data, files)
+        except PinwardenError as failure:
+            message = f"{getattr(err, 'message', err)}; {path} has the new entries, and was not restored"
+            raise PinwardenError(failure.code, f"{message}: {failure.message}", hint=failure.hint) from err
         raise
+
+
+def _undo(path: Path, current: Lock, lock: Lock | None, data: bytes | None, files: Mapping[str, bytes]) -> None:
+    """Replace the current lock by the earlier one, or remove it if there was none."""
+    if lock is not None and data is not None:
+        _restore(path, data, files)
+        _remove_unpinned(path, current, lock)
+        return
+    _remove(path)
+    for pin in list_pins(current):
+        _remove(_resolve_path(path, pin.path))
 
 
 def _list_other_entries(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:

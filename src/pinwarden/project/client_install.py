@@ -8,36 +8,48 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.files import install_entry, remove_entry
+from pinwarden.clients.files import EntryInstalls, remove_entry
 from pinwarden.clients.table import Client, get_client
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.project.lock import remove_from_lock
+from pinwarden.project.lock import lock_from_registry, remove_from_lock
 from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
-    from pinwarden.project.lock import LockRequest
-    from pinwarden.project.project import Project
+    from pinwarden.project.lock import LockOptions, LockRequest
+    from pinwarden.project.project import Policies, Project
 
 _REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 
 
-def install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
+def add_server(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
+    """Lock a server from an MCP registry, and write its configuration into the file of each client, or do neither."""
+    keys = [build_entry_key(request.name, client) for client in request.clients]
+    with lock_store.restore_on_error(project.lock, keys):
+        locked = lock_from_registry(project, request, policies, lock_options)
+        if locked.exit_code == EXIT_CLEAN:
+            return _install_locked(project, request, locked)
+    return replace(locked, command="add", summary=f"{locked.summary}; no client configuration was changed")
+
+
+def _install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
     """Write the locked configuration of a server into the file of each client."""
     lock = lock_store.read(project.lock)
     paths = project.find_install_paths()
+    client_files = EntryInstalls()
     done: list[dict[str, str]] = []
     for client in request.clients:
         entry = lock.find_entry(request.name, client) if lock else None
         if entry is None:
             raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
         path = _find_config_path(paths, client, request.scope)
-        action = install_entry(path, client, request.name, entry.config)
+        action = client_files.plan(path, client, request.name, entry.config)
         done.append({"client": client, "file": project.display_path(path), "action": action})
+    client_files.write()
     files_text = ", ".join(f"{row['file']} {row['action']}" for row in done)
     return replace(
         locked, command="add", summary=f"{locked.summary}; {files_text}", facts={**locked.facts, "installed": done}

@@ -113,19 +113,15 @@ def add(args: Namespace) -> int:
     """
     from pinwarden.core.record import replace
     from pinwarden.project.approval_candidate import describe_command_approval
-    from pinwarden.project.client_install import install_locked
-    from pinwarden.project.lock import lock_from_registry
+    from pinwarden.project.client_install import add_server
     from pinwarden.project.project import load_policies
 
     project, request = find_project_to_extend(args), _build_lock_request(args)
     with _open_fetch_context_if_verifying(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("add")), fetch_context=context)
-        locked = lock_from_registry(project, request, load_policies(project), lock_options)
-    if locked.exit_code != EXIT_CLEAN:
-        summary = f"{locked.summary}; no client configuration was changed"
-        return emit(replace(locked, command="add", summary=summary), args.format)
-    report = install_locked(project, request, locked)
-    return emit(_enforce(args, project, report) if args.enforce else report, args.format)
+        report = add_server(project, request, load_policies(project), lock_options)
+    should_enforce = args.enforce and report.exit_code == EXIT_CLEAN
+    return emit(_enforce(args, project, report) if should_enforce else report, args.format)
 
 
 def _configure_remove(parser: ArgumentParser) -> None:
