@@ -8,6 +8,7 @@ from pinwarden.core.errors import CODES
 from tools.outputs import (
     artifacts,
     bundles,
+    census,
     checks,
     contracts,
     gateway,
@@ -31,7 +32,20 @@ def error() -> Schema:
     )
 
 
-_GROUPS = (surfaces, locks, artifacts, checks, signing, bundles, installing, policies, gateway, registry, contracts)
+_GROUPS = (
+    surfaces,
+    locks,
+    artifacts,
+    checks,
+    signing,
+    bundles,
+    installing,
+    policies,
+    gateway,
+    registry,
+    contracts,
+    census,
+)
 _BY_COMMAND: dict[str, Callable[[], Schema]] = {
     command: schema for group in _GROUPS for command, schema in group.BY_COMMAND.items()
 }

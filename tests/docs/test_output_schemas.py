@@ -85,6 +85,12 @@ def served(world: World) -> None:
     world.done("init", "--allow-execute")
 
 
+def observed(world: World) -> None:
+    served(world)
+    options = ("--allow-execute", "--no-sandbox", "--database", "census.sqlite")
+    world.done("census", "run", ".mcp.json", *options)
+
+
 def poisoned(world: World) -> None:
     served(world)
     world.serve(POISONED)
@@ -529,6 +535,12 @@ CASES = (
     case("secrets audit", on=secret, code=1),
     case("secrets audit", on=lambda world: world.write(".mcp.json", "{"), code=3),
     case("secrets audit", "--scope none", code=2, errs=True),
+    case("census run", ".mcp.json --allow-execute --no-sandbox --database census.sqlite", on=served),
+    case("census run", ".mcp.json --no-sandbox --database census.sqlite", on=served, code=3),
+    case("census run", ".mcp.json --allow-execute --no-sandbox --database census.sqlite", on=poisoned, code=1),
+    case("census run", "ftp://registry.example --database census.sqlite", code=2, errs=True),
+    case("census status", "--database census.sqlite", on=observed),
+    case("census status", "7 --database census.sqlite", on=observed, code=1, errs=True),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from pinwarden.core.digest import Digest
@@ -25,12 +25,17 @@ from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.system.files import read_file, write_atomically
 from pinwarden.system.target import HttpAddress
 
+if TYPE_CHECKING:
+    from pinwarden.system.net.fetch import RequestPace
+    from pinwarden.system.net.http_client import HttpRequest, HttpResponse
+
 OFFICIAL = "official"
 _OFFICIAL_URL = "https://registry.modelcontextprotocol.io"
 _MAX_RESPONSE = 16 * 1024 * 1024  # one page of 100 entries stays below 1 MiB
 _MAX_PAGES = 500  # enough for 50,000 servers; the official registry has a fifth of that
 _PAGE = 100
 _SECONDS = 60.0  # time for one lookup: two or three requests, of about a second each at the official registry
+_LONGEST_PAUSE = 60.0  # seconds that a registry may ask for
 _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]{1,8000}")
@@ -65,6 +70,8 @@ class Registries(Record):
     cache_folder: Path | None = None
     timeout_seconds: float = _SECONDS
     """The time limit for all requests of one lookup at one registry."""
+    pace: RequestPace | None = None
+    user_agent: str = "pinwarden"
 
     def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryEntry:
         """Return the entry of this name and version (default: the latest) from the first source that has it.
@@ -83,6 +90,22 @@ class Registries(Record):
             return result
         server = f"{name} {version}" if version else name
         raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {server[:120]!a}")
+
+    def list_servers(self, source: RegistrySource, updated_since: str = "") -> Iterator[RegistryEntry]:
+        """Yield the latest version of every server in a registry, or of those that were updated since a time."""
+        base = (source.url or "").rstrip("/")
+        roots = [base] if base.endswith(("/v0", "/v0.1")) else [f"{base}/v0.1", f"{base}/v0"]
+        query = {"version": "latest"} | ({"updated_since": updated_since} if updated_since else {})
+        with _RegistryLookup(source, self) as lookup:
+            for root in roots:
+                pages = _list_entries(lookup, root, query)
+                first = next(pages, None)
+                if first is not None:
+                    yield first
+                    yield from pages
+                if lookup.was_answered:
+                    return
+        raise _unavailable_error(source, "it does not serve the API of MCP registries")
 
     def _select_sources(self, source: str | None) -> list[RegistrySource]:
         chosen = [candidate for candidate in self.sources if source in (None, candidate.id)]
@@ -105,14 +128,14 @@ class Registries(Record):
             return list(_read_local_entries(source))
         base = (source.url or "").rstrip("/")
         roots = [base] if base.endswith(("/v0", "/v0.1")) else [f"{base}/v0.1", f"{base}/v0"]
-        with _RegistryLookup(source, self.cache_folder, self.timeout_seconds) as lookup:
+        with _RegistryLookup(source, self) as lookup:
             for root in roots:
                 if root.endswith("/v0.1"):
                     wanted_version = quote(version or "latest", safe="")
                     response = lookup.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted_version}")
                     if response is not None:
                         return [_parse_requested_entry(source, response, name, version)]
-                listed = list(_list_entries(lookup, root, name))
+                listed = list(_list_entries(lookup, root, {"search": name}))
                 if listed:
                     return listed
         return []
@@ -219,20 +242,24 @@ def _read_local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
 class _RegistryLookup:
     """All requests of one lookup: one connection, one deadline, responses cached by ETag."""
 
-    def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
+    def __init__(self, source: RegistrySource, registries: Registries) -> None:
         from pinwarden.system.net.connections import NetworkRules
         from pinwarden.system.net.http_client import HttpClient, HttpOptions
         from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
 
         self.source = source
-        self._cache = cache_folder
-        self._headers = {"Accept": "application/json"}
+        self.was_answered = False
+        """Whether the registry had one of the documents."""
+        self._pace = registries.pace
+        self._cache = registries.cache_folder
+        self._headers = {"Accept": "application/json", "User-Agent": registries.user_agent}
         if source.auth_env:
             self._headers["Authorization"] = f"Bearer {_read_bearer_token(source, source.auth_env)}"
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
         # Redirects are not followed, because the token must not be sent to a host that the user did not name.
         options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
-        self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_RESPONSE), seconds))
+        limits = ProbeLimits(max_message_bytes=_MAX_RESPONSE)
+        self._client = HttpClient(options, ProbeBudget(limits, registries.timeout_seconds))
 
     def __enter__(self) -> _RegistryLookup:
         return self
@@ -244,6 +271,7 @@ class _RegistryLookup:
         """Return the JSON at a URL; None for 404."""
         cached = self._read_cached(url)
         status, etag, body = self._request(url, cached["etag"] if cached else None)
+        self.was_answered = self.was_answered or status in (200, 304)
         if status == 304 and cached:
             return cached["body"]
         if status == 404:
@@ -264,8 +292,9 @@ class _RegistryLookup:
         from pinwarden.system.net.http_client import HttpRequest, NoResponse
 
         headers = self._headers | ({"If-None-Match": etag} if etag else {})
+        address = HttpAddress.parse(url)
         try:
-            reply = self._client.request(HttpRequest(method="GET", address=HttpAddress.parse(url), headers=headers))
+            reply = self._send(HttpRequest(method="GET", address=address, headers=headers))
             return reply.status, reply.header("etag"), reply.body(_MAX_RESPONSE)
         except NoResponse as err:
             raise _unavailable_error(self.source, "it sent no complete response") from err
@@ -273,6 +302,21 @@ class _RegistryLookup:
             if err.code in ("PROBE_FAILED", "PROBE_LIMIT"):
                 raise _unavailable_error(self.source, err.message) from err
             raise
+
+    def _send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request. With a pace, it is repeated once after the pause that an overloaded registry asks for."""
+        if self._pace is None:
+            return self._client.request(request)
+        host = request.address.host
+        self._pace.wait(host)
+        reply = self._client.request(request)
+        if reply.status not in (429, 503):
+            return reply
+        reply.body(_MAX_RESPONSE)
+        asked = reply.header("retry-after") or ""
+        self._pace.defer(host, min(float(asked), _LONGEST_PAUSE) if asked.isdecimal() and len(asked) < 6 else 1.0)
+        self._pace.wait(host)
+        return self._client.request(request)
 
     def _write_cached(self, url: str, etag: str, response: Any) -> None:
         if self._cache is None:
@@ -360,13 +404,13 @@ def _parse_requested_entry(source: RegistrySource, response: Any, name: str, ver
     return entry
 
 
-def _list_entries(lookup: _RegistryLookup, root: str, name: str) -> Iterator[RegistryEntry]:
+def _list_entries(lookup: _RegistryLookup, root: str, wanted: Mapping[str, str]) -> Iterator[RegistryEntry]:
     """Yield the entries of all pages. Raises if the list cannot be read to its end."""
     source = lookup.source
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(_MAX_PAGES):
-        query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
+        query = {**wanted, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
         response = lookup.get(f"{root}/servers?{urlencode(query)}")
         if response is None and cursor is None:
             return

@@ -199,6 +199,13 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
     if artifact_check.refused:
         reason = next(row.message for row in artifact_check.rows if is_failing(row))
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
+    pin_artifact(project, entry, artifact_check, context, now)
+
+
+def pin_artifact(
+    project: Project, entry: Entry, artifact_check: ArtifactCheck, context: FetchContext, now: str
+) -> None:
+    """Pin a checked artifact, with its dependencies, for every client that has the same server."""
     write_pins(project, entry, _verify_closure(project, entry, artifact_check, context), now)
 
 

@@ -139,6 +139,11 @@ _CATALOG = {
             "Report new entries in a registry's log, and prove that it only grew",
         ),
     },
+    "Observe many servers": {
+        "census run": ("census", "census_run", "Observe every server of a source, and compare it with the last run"),
+        "census worker": ("census", "census_worker", "Work on the runs of a census, on this machine"),
+        "census status": ("census", "census_status", "Show how far a run is, what failed, and what was found"),
+    },
     "Low-level tools": {
         "canonicalize": ("digest", "canonicalize", "Print JSON in canonical form"),
         "digest": ("digest", "digest", "Print the digest of each tool in a list"),
@@ -159,6 +164,7 @@ FAMILIES = {
     "secrets": "Find plaintext secrets in client configurations",
     "policy": "Write and check rules for locked servers",
     "identity": "Try the issuer of access tokens and logins",
+    "census": "Observe every server of a source, again and again",
     "audit": "Read, verify and export the gateway's audit log",
     "contract": "Lock and check the tools of a server you write",
     "trust": "Manage the registries and keys you trust",

@@ -17,7 +17,7 @@ from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
@@ -77,6 +77,16 @@ _UNREAD_SECONDS = 1.0
 ResultT = TypeVar("ResultT")
 
 
+class RequestPace(Protocol):
+    """Limits how often hosts are asked, for example by all workers of a census together."""
+
+    def wait(self, host: str) -> None:
+        """Wait until a request may be sent to the host."""
+
+    def defer(self, host: str, seconds: float) -> None:
+        """Send nothing to the host for this time, because it asked for a pause."""
+
+
 class FetchLimits(Record):
     """Limits for one request."""
 
@@ -125,6 +135,8 @@ class FetchRequest(Record):
     """A form to POST, to exchange a credential. Redirects are not followed."""
     upload: UploadBody | None = None
     """A body to upload. Redirects are not followed."""
+    etag: str = ""
+    """If given, the document is fetched only if it has another entity tag; otherwise the status is 304."""
 
     @property
     def effective_authorization(self) -> str | None:
@@ -208,15 +220,19 @@ class _Response:
 class Fetcher:
     """Fetches documents and files. Thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of one client
         self,
         rules: FetchRules,
         variables: Mapping[str, str] | None = None,
         *,
         on_bytes: Callable[[int], None] | None = None,
         pause: Callable[[float], None] = time.sleep,
+        pace: RequestPace | None = None,
+        user_agent: str = "pinwarden",
     ) -> None:
         self._rules = rules
+        self._pace = pace
+        self._user_agent = user_agent
         self._variables = dict(variables or {})
         self._on_bytes = on_bytes
         self._pause = pause
@@ -232,13 +248,20 @@ class Fetcher:
         return self._rules
 
     def get(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
-        """Fetch a document. Status 404 and 410 are returned; any other status but 200 raises ``FETCH_FAILED``."""
+        """Fetch a document. Status 404 and 410 are returned; any other status but 200 raises ``FETCH_FAILED``.
+
+        With an entity tag, status 304 is returned as well.
+        """
         limit = max_bytes or self._rules.limits.document_bytes
 
         def read(response: _Response) -> FetchResponse:
             body = b"".join(response.chunks(limit)) if response.status == 200 else b""
             return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
+        if wanted.etag:
+            return self._send_with_retries(
+                wanted, {"if-none-match": wanted.etag}, read, frozenset({200, 304, 404, 410})
+            )
         return self._send_with_retries(wanted, {}, read, frozenset({200, 404, 410}))
 
     def download(
@@ -344,6 +367,8 @@ class Fetcher:
                     if last or response.status not in _RETRIED:
                         raise _read_status_error(response)
                     wait = _choose_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
+                    if self._pace is not None:
+                        self._pace.defer(response.address.host, wait)
                 finally:
                     response.finish(complete=False)
             except _NETWORK_ERRORS as err:
@@ -368,9 +393,11 @@ class Fetcher:
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
     ) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
+        if self._pace is not None:
+            self._pace.wait(address.host)
         rules = self._build_network_rules(endpoint, address)
         request_headers = {
-            "user-agent": "pinwarden",
+            "user-agent": self._user_agent,
             "accept-encoding": "identity",
             "accept": wanted.accept,
             **headers,

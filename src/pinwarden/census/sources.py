@@ -1,0 +1,167 @@
+"""The servers of a source: a lockfile, client configurations, or a registry that serves the API of MCP registries.
+
+A server is kept as a lock entry or a configuration entry in which placeholders replace every possible secret, so a
+source is read once, and any worker can do the job. A registry of bundles serves the same API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pinwarden.census.observation import CensusServer
+from pinwarden.clients.config import ConfiguredServer, parse_configured_server
+from pinwarden.clients.documents import read_document
+from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.lock import lock_store
+from pinwarden.lock.entry import Entry, build_entry_key, with_integrity
+from pinwarden.lock.extension import read_extension, with_extension
+from pinwarden.lock.install_plan import build_install_plan
+from pinwarden.lock.lockfile import refuse_if_tampered, verify
+from pinwarden.lock.mcp_registry import Registries, RegistryEntry, RegistrySource
+from pinwarden.lock.server_entry import parse_server_entry
+from pinwarden.system.files import read_file
+from pinwarden.system.net.fetch import RequestPace
+from pinwarden.system.redaction import redact_entry
+from pinwarden.system.target import StdioTarget
+
+_LISTING_SECONDS = 3600.0  # for all pages of a registry; 200 pages of 100 servers take some minutes
+_MAX_NAME = 200
+_ROOTS = (("mcpServers",), ("servers",), ("mcp_servers",), ("mcp", "servers"))
+"""Where clients' files have their servers."""
+
+
+class SourceAccess(Record):
+    """How a registry is listed."""
+
+    pace: RequestPace | None = None
+    user_agent: str = "pinwarden"
+    allow_private: bool = False
+    allow_plain_http: bool = False
+    cache_folder: Path | None = None
+
+
+class SourceListing(Record):
+    """The servers of a source. A registry lists only those that were updated since a time, if it is asked to."""
+
+    servers: tuple[CensusServer, ...]
+    removed: tuple[str, ...] = ()
+    """The ids of servers that the source no longer has."""
+    is_complete: bool = True
+    """Whether a server that is not listed is no longer in the source."""
+    unusable: tuple[tuple[str, str], ...] = ()
+    """Servers that cannot be examined, with the reason."""
+
+
+def list_source(name: str, access: SourceAccess, updated_since: str, now: str) -> SourceListing:
+    """List the servers of a source, which is a file or the address of a registry. Starts no server."""
+    if name.startswith(("https://", "http://")):
+        return _list_registry(name, access, updated_since, now)
+    if "://" in name:
+        raise PinwardenError(
+            "USAGE", f"{name[:120]!a} is no source", hint="Give a lockfile, a client's file, or an address."
+        )
+    path = Path(name)
+    document = read_document(read_file(path), name)
+    if isinstance(document, dict) and "lockfileVersion" in document:
+        return _list_lock(path)
+    return _list_config(path, document)
+
+
+def name_source(name: str) -> str:
+    """Return the name of a source in the database: the absolute path of a file, or an address."""
+    return name if "://" in name else str(Path(name).resolve())
+
+
+def _list_lock(path: Path) -> SourceListing:
+    lock = lock_store.read(path)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
+    refuse_if_tampered(verify(lock))
+    source = name_source(str(path))
+    return SourceListing(servers=tuple(_build_locked(source, entry, path.parent) for entry in lock.entries))
+
+
+def _build_locked(source: str, entry: Entry, folder: Path) -> CensusServer:
+    """Return a locked server. Pins that name files next to the lock are left out: a worker has no such files."""
+    extension = read_extension(entry)
+    if extension is not None:
+        entry = with_extension(entry, replace(extension, surface=None, closure=None))
+    return CensusServer(
+        id=f"{source}#{entry.key}",
+        source=source,
+        name=entry.name,
+        spec={"key": entry.key, "entry": dict(entry.document)},
+        folder=str(folder.resolve()),
+    )
+
+
+def _list_config(path: Path, document: Any) -> SourceListing:
+    source = name_source(str(path))
+    servers, unusable = [], []
+    for server in _read_configured(path, document):
+        if server.target is None or server.disabled or not server.name or len(server.name) > _MAX_NAME:
+            unusable.append((server.name[:_MAX_NAME], server.problem or "it is disabled or has no usable name"))
+            continue
+        folder = str(path.parent.resolve()) if isinstance(server.target, StdioTarget) else ""
+        spec = {"client": server.client, "config": redact_entry(server.entry)}
+        servers.append(
+            CensusServer(id=f"{source}#{server.name}", source=source, name=server.name, spec=spec, folder=folder)
+        )
+    if not servers and not unusable:
+        raise PinwardenError("TARGET_INVALID", f"{path} has no servers", hint="Name a lock or a client's file.")
+    return SourceListing(servers=tuple(servers), unusable=tuple(unusable))
+
+
+def _read_configured(path: Path, document: Any) -> Iterator[ConfiguredServer]:
+    """Yield the servers of a client's file. The generic client reads the member names of any client."""
+    for root in _ROOTS:
+        entries = document
+        for step in root:
+            entries = entries.get(step) if isinstance(entries, dict) else None
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            yield parse_configured_server(name, entry, CLIENTS[GENERIC_CLIENT], path=str(path))
+
+
+def _list_registry(address: str, access: SourceAccess, updated_since: str, now: str) -> SourceListing:
+    source = RegistrySource(
+        id="census", url=address, allow_http=access.allow_plain_http, allow_private=access.allow_private
+    )
+    registries = Registries(
+        sources=(source,),
+        cache_folder=access.cache_folder,
+        timeout_seconds=_LISTING_SECONDS,
+        pace=access.pace,
+        user_agent=access.user_agent,
+    )
+    return _sort_entries(address, registries.list_servers(source, updated_since), updated_since, now)
+
+
+def _sort_entries(address: str, rows: Iterable[RegistryEntry], updated_since: str, now: str) -> SourceListing:
+    servers: dict[str, CensusServer] = {}
+    removed: list[str] = []
+    unusable: list[tuple[str, str]] = []
+    for row in rows:
+        name = str(row["server"].get("name", ""))[:_MAX_NAME]
+        try:
+            declared = parse_server_entry(row, source="census")
+            if declared.status == "deleted":
+                removed.append(f"{address}#{declared.name}")
+                continue
+            plan = build_install_plan(declared, GENERIC_CLIENT, now=now)
+            entry = with_integrity(Entry(key=build_entry_key(declared.name, GENERIC_CLIENT), document=plan))
+            spec = {"key": entry.key, "entry": dict(entry.document)}
+        except PinwardenError as err:
+            unusable.append((name, err.message))
+            continue
+        identifier = f"{address}#{declared.name}"
+        servers[identifier] = CensusServer(id=identifier, source=address, name=declared.name, spec=spec)
+    return SourceListing(
+        servers=tuple(servers.values()),
+        removed=tuple(removed),
+        is_complete=not updated_since,
+        unusable=tuple(unusable),
+    )

@@ -1,0 +1,243 @@
+"""``census``: observe every server of a source, again and again, on one machine or many."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.output import add_format_argument, emit
+from pinwarden.cli.server_arguments import probe_seconds
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.census.census import Census, CensusAccess
+    from pinwarden.census.examination import ExaminationOptions
+    from pinwarden.census.job_queue import Job, WorkerOptions
+    from pinwarden.census.observation import ServerObservation
+
+_MEMORY_MEGABYTES = 2048
+_TIMEOUT_SECONDS = 60.0
+
+
+def _add_database_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--database",
+        metavar="PATH|URL",
+        help="an SQLite file or a postgresql:// address (default: PINWARDEN_CENSUS, or a file in the state folder)",
+    )
+
+
+def _add_worker_arguments(parser: ArgumentParser) -> None:
+    worker = parser.add_argument_group("work")
+    worker.add_argument("--jobs", type=int, default=4, metavar="N", help="servers to examine at once (default: 4)")
+    worker.add_argument(
+        "--lost-after",
+        type=probe_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="take over the jobs of a worker that gave no sign of life for this time (default: 30)",
+    )
+    worker.add_argument(
+        "--max-age",
+        type=float,
+        default=20.0,
+        metavar="HOURS",
+        help="observe a server without a package again after this time (default: 20)",
+    )
+    worker.add_argument(
+        "--retry-after",
+        type=probe_seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="pause before a temporary failure is tried again; it doubles (default: 5)",
+    )
+    worker.add_argument(
+        "--per-second",
+        type=float,
+        default=10.0,
+        metavar="N",
+        help="requests to one host in a second, of all workers together (default: 10)",
+    )
+    worker.add_argument(
+        "--contact", default="", metavar="ADDRESS", help="the operator: a mail or page address for the user agent"
+    )
+    allowed = parser.add_argument_group("what servers may do")
+    allowed.add_argument("--allow-execute", action="store_true", help="allow Pinwarden to start servers, in a sandbox")
+    allowed.add_argument("--allow-connect", action="store_true", help="allow Pinwarden to contact remote servers")
+    allowed.add_argument("--allow-network", action="store_true", help="give started servers access to the network")
+    allowed.add_argument("--no-sandbox", action="store_true", help="start servers without a sandbox")
+    allowed.add_argument("--allow-private", action="store_true", help="allow connecting to private addresses")
+    allowed.add_argument("--allow-plain-http", action="store_true", help="allow unencrypted http:// addresses")
+    allowed.add_argument(
+        "--timeout",
+        type=probe_seconds,
+        default=_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"time limit for one server (default: {_TIMEOUT_SECONDS:g})",
+    )
+    allowed.add_argument(
+        "--memory",
+        type=int,
+        default=_MEMORY_MEGABYTES,
+        metavar="MEGABYTES",
+        help=f"memory of each process of a server (default: {_MEMORY_MEGABYTES})",
+    )
+
+
+def _configure_run(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "source", help="a lockfile, a client's configuration file, or the address of a registry of servers or bundles"
+    )
+    parser.add_argument("--refresh", action="store_true", help="observe unchanged servers, too")
+    parser.add_argument("--queue-only", action="store_true", help="leave the work to pinwarden census worker")
+    _add_database_argument(parser)
+    _add_worker_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_run)
+def census_run(args: Namespace) -> int:
+    """Observe every server of a source: verify its artifact, read its tools, and compare both with the last run.
+
+    A server is one job. Its artifact is hashed and its provenance verified; it is started in a sandbox without network,
+    or contacted; what it sends is compared with the last observation and scanned. A server that did not change is
+    skipped. A run that was interrupted is continued. The exit code is 1 if a server drifted critically or its text
+    looks like an attack, and 3 if a server could not be observed.
+
+    Examples:
+      pinwarden census run .mcp.json --allow-execute
+      pinwarden census run .mcp.json --allow-execute --database census.sqlite --refresh
+    """
+    from pinwarden.census.run_report import build_run_report
+
+    with _open(args) as census:
+        run, listing = census.start_run(args.source, _read_access(args), refresh=args.refresh)
+        if not args.queue_only:
+            _work(census, args, run.run)
+        return emit(build_run_report(census, "census run", run.run, listing.unusable), args.format)
+
+
+def _configure_worker(parser: ArgumentParser) -> None:
+    parser.add_argument("--stay", action="store_true", help="wait for later runs when there is nothing to do")
+    _add_database_argument(parser)
+    _add_worker_arguments(parser)
+
+
+@command(_configure_worker, prints_report=False)
+def census_worker(args: Namespace) -> int:
+    """Work on the runs of a census, on this machine. Ends when no job is left, unless it stays.
+
+    Any number of workers share a database on PostgreSQL, and several processes on one machine share an SQLite file. A
+    worker starts and contacts servers only if its own options allow it.
+
+    Examples:
+      pinwarden census worker --database census.sqlite --allow-execute --jobs 16
+    """
+    with _open(args) as census:
+        _work(census, args, None)
+    return 0
+
+
+def _configure_status(parser: ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", type=int, help="number of the run (default: the newest)")
+    _add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_status)
+def census_status(args: Namespace) -> int:
+    """Show how far a run is, what failed and why, and what was found.
+
+    Examples:
+      pinwarden census status
+    """
+    from pinwarden.census.run_report import build_run_report
+
+    with _open(args) as census:
+        return emit(build_run_report(census, "census status", args.run), args.format)
+
+
+class _open:  # noqa: N801 - used like a function
+    """Open the database of the census that the options or the environment name."""
+
+    def __init__(self, args: Namespace) -> None:
+        from pinwarden.census.census import Census
+
+        self._census = Census(_find_database(args))
+
+    def __enter__(self) -> Census:
+        return self._census
+
+    def __exit__(self, *_: object) -> None:
+        self._census.close()
+
+
+def _find_database(args: Namespace) -> str:
+    from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
+
+    named = args.database or os.environ.get("PINWARDEN_CENSUS")
+    if named:
+        return str(named)
+    folder = find_state_folder(os.environ, Path.home())
+    prepare_state_folder(folder)
+    return str(folder / "census.sqlite")
+
+
+def _read_access(args: Namespace) -> CensusAccess:
+    from pinwarden.census.census import CensusAccess
+
+    if args.per_second <= 0:
+        raise PinwardenError("USAGE", "--per-second must be a number above 0")
+    return CensusAccess(
+        allow_private=args.allow_private,
+        allow_plain_http=args.allow_plain_http,
+        per_second=args.per_second,
+        contact=args.contact,
+    )
+
+
+def _read_examination(args: Namespace) -> ExaminationOptions:
+    from pinwarden.census.examination import ExaminationOptions, build_probe_options
+
+    probe = build_probe_options(
+        allow_execute=args.allow_execute,
+        allow_private=args.allow_private,
+        allow_plain_http=args.allow_plain_http,
+        seconds=args.timeout,
+        memory_bytes=args.memory * 1024 * 1024,
+        sandbox=not args.no_sandbox,
+        allow_network=args.allow_network,
+    )
+    return ExaminationOptions(
+        probe=probe,
+        allow_connect=args.allow_connect,
+        max_age_seconds=args.max_age * 3600,
+        retry_seconds=args.retry_after,
+    )
+
+
+def _read_worker(args: Namespace, run: int | None) -> WorkerOptions:
+    from pinwarden.census.job_queue import WorkerOptions
+
+    if not 1 <= args.jobs <= 256:
+        raise PinwardenError("USAGE", "--jobs must be a number from 1 to 256")
+    return WorkerOptions(jobs=args.jobs, lost_seconds=args.lost_after, stays=getattr(args, "stay", False), run=run)
+
+
+def _work(census: Census, args: Namespace, run: int | None) -> None:
+    from pinwarden.cli.project_arguments import find_current_project
+    from pinwarden.cli.streams import Progress
+
+    total = census.queue.count(run)
+    with Progress("observing servers") as progress:
+        done = failed = 0
+
+        def show(_job: Job, observation: ServerObservation) -> None:
+            nonlocal done, failed
+            done, failed = done + 1, failed + (observation.state == "failed")
+            progress.update(min(done, total), total)
+
+        census.work(find_current_project(), _read_access(args), _read_examination(args), _read_worker(args, run), show)
