@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 LAYERS = (
     ("cli",),
     ("demo",),
+    ("alerts",),
     ("gateway",),
     ("census",),
     ("install",),
@@ -43,6 +44,7 @@ _SWEEPS = 8  # of ordering; the order settles after three
 _MOTTOES = {
     "cli": "commands, formats",
     "demo": "pinwarden demo",
+    "alerts": "webhook, e-mail",
     "gateway": "enforcing proxy",
     "census": "many servers",
     "install": "install, update",
@@ -63,6 +65,7 @@ _MOTTOES = {
 _COLOURS = {  # of each package, for light and for dark
     "cli": ("#7c3aed", "#c4a7ff"),
     "demo": ("#6d28d9", "#b79cff"),
+    "alerts": ("#a21caf", "#f0abfc"),
     "gateway": ("#be185d", "#f9a8d4"),
     "census": ("#a21caf", "#f0abfc"),
     "install": ("#9d174d", "#f4a3c8"),

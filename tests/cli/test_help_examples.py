@@ -47,6 +47,7 @@ NEEDS_MORE = (
     "pinwarden setup",
     "pinwarden demo",
     "pinwarden identity login",
+    "pinwarden alerts test",
 )
 """Examples that need an OCI registry or a terminal, run until they are stopped, or take long: each has its own test."""
 
@@ -90,6 +91,8 @@ class Reader:
         record = {"id": "X-1", "modified": "2026-01-01T00:00:00Z", "affected": []}
         (self.root / "osv-export" / "X-1.json").write_text(json.dumps(record))
         self.run("keygen", "release.pem")
+        destination = '[[destination]]\nname = "a"\nkind = "slack"\nurl = "https://hooks.example.org/"\n'
+        (self.root / "alerts.toml").write_text(destination)
 
     def run(self, *arguments: str) -> Outcome:
         outcome = pinwarden_in({**os.environ, **self.variables}, *arguments, cwd=self.root)

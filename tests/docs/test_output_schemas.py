@@ -498,6 +498,11 @@ CASES = (
     case("review reject", "0000", on=held, code=2, errs=True),
     case("review reopen", f"{HELD} --why by-mistake", on=rejected),
     case("review reopen", HELD, on=held, code=1, errs=True),
+    case("alerts test", "--config absent.toml", code=3, errs=True),
+    case("alerts list"),
+    case("alerts list", "--audit mysql://host/base", code=2, errs=True),
+    case("alerts retry"),
+    case("alerts retry", "none", code=2, errs=True),
     case("audit verify", code=3, errs=True),
     case("audit verify", on=held),
     case("audit export", "--output log.jsonl", on=held),
@@ -550,6 +555,7 @@ ELSEWHERE = {
     "identity login": "tests/identity/test_commands.py",
     "bundle push": "tests/cli/test_bundle_oci.py",
     "bundle pull": "tests/cli/test_bundle_oci.py",
+    "alerts test": "tests/alerts/test_alerts.py",
     **dict.fromkeys(
         (
             *("search", "publish", "registry export", "registry namespace", "registry token", "registry audit"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pinwarden.alerts.alert import TOPICS
+from pinwarden.alerts.outbox import FAILED, PENDING, SENT
 from pinwarden.core.record import field_names
 from pinwarden.gateway.audit import event as audit_chain
 from pinwarden.gateway.audit import event as gateway_event
@@ -164,6 +166,27 @@ def identity_login() -> Schema:
     return output("identity login", exactly({**texts, "groups": array(TEXT), "role": one_of(settings.ROLES)}))
 
 
+def alert() -> Schema:
+    """Return the schema of an alert."""
+    item = exactly({"name": TEXT, "level": TEXT, "reason": TEXT, "review": TEXT})
+    texts = dict.fromkeys(("subject", "title", "command"), TEXT)
+    return exactly({"topic": one_of(TOPICS), "count": COUNT, "items": array(item), **texts})
+
+
+def alerts_test() -> Schema:
+    return output("alerts test", exactly({"destinations": array(FULL_TEXT)}))
+
+
+def alerts_list() -> Schema:
+    texts = dict.fromkeys(("id", "destination", "created", "due", "problem"), TEXT)
+    row = exactly({"state": one_of((PENDING, SENT, FAILED)), "attempts": COUNT, "alert": ref("alert"), **texts})
+    return output("alerts list", exactly({"alerts": array(row)}), alert=alert())
+
+
+def alerts_retry() -> Schema:
+    return output("alerts retry", exactly({"retried": COUNT}))
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review list": review_list,
     "review show": review_show,
@@ -172,6 +195,9 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review reopen": review_reopen,
     "gateway": gateway,
     "gateway token": gateway_token,
+    "alerts test": alerts_test,
+    "alerts list": alerts_list,
+    "alerts retry": alerts_retry,
     "audit verify": audit_verify,
     "audit tail": audit_tail,
     "audit export": audit_export,

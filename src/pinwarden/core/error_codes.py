@@ -220,6 +220,18 @@ GENERAL_CODES = (
         "Install the newer release on this machine too, or choose another database.",
     ),
     ErrorCode(
+        "ALERTS_INVALID",
+        EXIT_USAGE,
+        "The file with the destinations of alerts is not TOML, or has a destination that is incomplete or unknown.",
+        "Correct the member that the message names: docs/guides/alerts.md describes them.",
+    ),
+    ErrorCode(
+        "ALERT_UNDELIVERED",
+        EXIT_UNCHECKED,
+        "A test alert did not arrive at its destination.",
+        "Check the address and the secret, and whether this machine may connect to the host.",
+    ),
+    ErrorCode(
         "AUDIT_INVALID",
         EXIT_UNCHECKED,
         "An entry of the audit log is malformed, or a newer release wrote it.",

@@ -17,7 +17,7 @@ from pinwarden.registry.namespace_names import find_namespace_warning
 from pinwarden.registry.registry import Registry, generate_row_id, to_milliseconds
 from pinwarden.registry.registry_documents import PublisherStatement
 from pinwarden.registry.store import publishers
-from pinwarden.registry.store.publishers import DONE, AuditRow, PublisherToken
+from pinwarden.registry.store.publishers import DONE, REQUESTED, AuditRow, PublisherToken
 from pinwarden.system.database import ConflictError, Transaction
 
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - lets secret scanners recognise a token
@@ -57,7 +57,7 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
             token=valid.id,
             key_id=None,
             subject="",
-            outcome="asked",
+            outcome=REQUESTED,
             size=size,
         )
         publishers.write_audit(transaction, row)
@@ -127,6 +127,12 @@ def record_refusal(registry: Registry, caller: Caller | None, action: str, subje
             publishers.write_audit(
                 transaction, replace(_build_audit_row(registry, caller, action, subject, None), outcome=err.code)
             )
+
+
+def list_refused_requests(registry: Registry, after: int, limit: int) -> list[AuditRow]:
+    """Return the first requests that were refused after a time in milliseconds."""
+    with registry.database.transaction() as transaction:
+        return publishers.list_refused(transaction, after, limit)
 
 
 def _build_audit_row(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:

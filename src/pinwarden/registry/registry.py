@@ -197,7 +197,12 @@ def find_default_folder() -> Path:
 
 def open_registry_database(settings: RegistrySettings) -> Database:
     """Open the registry's database. The connection is made on first use."""
-    return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(*SCHEMA_NAMES))
+    return open_database(locate_registry_database(settings), load_schema(*SCHEMA_NAMES))
+
+
+def locate_registry_database(settings: RegistrySettings) -> str:
+    """Return the address of the registry's database: a URL, or the path of a file."""
+    return settings.database or str(settings.folder / "registry.sqlite")
 
 
 def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> Registry:

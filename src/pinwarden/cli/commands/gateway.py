@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
+from pinwarden.cli.commands.alerts import add_alerts_argument, send_gateway_alerts
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_database_argument,
@@ -65,6 +66,7 @@ def _configure_gateway(parser: ArgumentParser) -> None:
         action="store_true",
         help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
     )
+    add_alerts_argument(parser)
     add_log_arguments(parser)
     add_project_arguments(parser)
     add_database_argument(parser)
@@ -177,7 +179,10 @@ def gateway(args: Namespace) -> int:
             print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_NOTICES_PER_SECOND
         )
         try:
-            with register_gateway(state.running_folder, client=None):
+            with (
+                register_gateway(state.running_folder, client=None),
+                send_gateway_alerts(None if args.check else args.alerts, state, notices),
+            ):
                 drained = serve(HttpGateway(project, state, settings, notices), announce_start, token, once=args.check)
             if not drained:
                 notices("some open requests were ended")

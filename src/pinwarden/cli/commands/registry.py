@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
+from pinwarden.cli.commands.alerts import add_alerts_argument, send_registry_alerts
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.registry_arguments import (
     add_operator_arguments,
@@ -75,6 +76,7 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
         metavar="N",
         help=f"maximum requests per token and hour (default: {limits.requests_per_hour})",
     )
+    add_alerts_argument(parser)
     add_log_arguments(parser)
     add_operator_arguments(parser)
 
@@ -95,7 +97,7 @@ def registry_serve(args: Namespace) -> int:
     except ImportError as err:
         raise _build_missing_package_error("serving", err) from err
     from pinwarden.core.record import replace
-    from pinwarden.registry.registry import RegistryLimits
+    from pinwarden.registry.registry import RegistryLimits, locate_registry_database
     from pinwarden.system.service_log import ServiceLog
 
     limits = RegistryLimits()
@@ -121,7 +123,8 @@ def registry_serve(args: Namespace) -> int:
             print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_LOG_LINES_PER_SECOND
         )
         try:
-            serve(registry, listening, log)
+            with send_registry_alerts(args.alerts, registry, locate_registry_database(settings), log):
+                serve(registry, listening, log)
         finally:
             log.close(_FLUSH_SECONDS)
     return 0

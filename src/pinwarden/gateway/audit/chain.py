@@ -128,6 +128,16 @@ def read_entries(database: Database) -> Iterator[LogEntry]:
         yield parse_entry(line)
 
 
+def read_entries_of_kind(database: Database, kind: str, after: int, limit: int) -> list[LogEntry]:
+    """Return the first entries of a kind after a number."""
+    rows = database.rows(
+        "SELECT entry FROM audit_entry WHERE number > ? AND entry LIKE ? ORDER BY number LIMIT ?",
+        (after, f'%"kind":"{kind}"%', limit),
+    )
+    entries = (parse_entry(str(text).encode("utf-8", "surrogatepass")) for (text,) in rows)
+    return [entry for entry in entries if entry.event.kind == kind]
+
+
 def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
     """Yield the entries, the newest first. Reads a page at a time.
 

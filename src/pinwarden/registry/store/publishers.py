@@ -11,6 +11,8 @@ PUBLISHER = "publisher"
 ROLES = (OWNER, PUBLISHER)
 """The roles of a key in a namespace. Both roles may publish; owners may also change keys and delegate namespaces."""
 DONE = "done"
+REQUESTED = "asked"
+"""The outcome of a request that was counted and is not yet decided."""
 
 
 class PublisherToken(Record):
@@ -151,12 +153,23 @@ def write_audit(transaction: Transaction, row: AuditRow) -> None:
     )
 
 
+_AUDIT_COLUMNS = ("id", "moment", "action", "namespace", "token", "key_id", "subject", "outcome", "size")
+
+
 def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
     """Return the latest rows of the audit log, newest first."""
-    columns = "id, moment, action, namespace, token, key_id, subject, outcome, size"
-    rows = transaction.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (limit,))  # noqa: S608
-    names = [name.strip() for name in columns.split(",")]
-    return [AuditRow(**dict(zip(names, row, strict=True))) for row in rows]
+    return _select_audit(transaction, "ORDER BY moment DESC, id LIMIT ?", (limit,))
+
+
+def list_refused(transaction: Transaction, after: int, limit: int) -> list[AuditRow]:
+    """Return the first rows about refused requests after a time in milliseconds."""
+    condition = "WHERE moment > ? AND outcome NOT IN (?, ?) ORDER BY moment, id LIMIT ?"
+    return _select_audit(transaction, condition, (after, DONE, REQUESTED, limit))
+
+
+def _select_audit(transaction: Transaction, condition: str, values: tuple[str | int, ...]) -> list[AuditRow]:
+    rows = transaction.rows(f"SELECT {', '.join(_AUDIT_COLUMNS)} FROM audit {condition}", values)  # noqa: S608
+    return [AuditRow(**dict(zip(_AUDIT_COLUMNS, row, strict=True))) for row in rows]
 
 
 def count_usage(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:

@@ -137,6 +137,8 @@ class FetchRequest(Record):
     """A body to upload. Redirects are not followed."""
     etag: str = ""
     """If given, the document is fetched only if it has another entity tag; otherwise the status is 304."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers beside the usual ones, e.g. a signature of the body."""
 
     @property
     def effective_authorization(self) -> str | None:
@@ -400,6 +402,7 @@ class Fetcher:
             "user-agent": self._user_agent,
             "accept-encoding": "identity",
             "accept": wanted.accept,
+            **wanted.headers,
             **headers,
             "host": address.host_header,
         }
