@@ -9,7 +9,8 @@ from pinwarden.census.census import Census
 from pinwarden.census.store import CensusRun
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.record import Record
-from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row, plural
+from pinwarden.core.report import COULD_NOT_CHECK, Report, ReportTable, Row
+from pinwarden.core.text import plural
 
 _MAX_ROWS = 200
 _MEMBERS = ("server", "origin", "severity", "code", "entity", "name", "message")
