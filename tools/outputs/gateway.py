@@ -29,6 +29,8 @@ from tools.schema_words import (
     ref,
 )
 
+_PLACES = ("lock", "store", "database")
+
 
 def review() -> Schema:
     """Return the schema of a blocked change, which is pending review or decided."""
@@ -64,7 +66,7 @@ def review_show() -> Schema:
 
 
 def review_approve() -> Schema:
-    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    written = exactly({"kind": one_of(_PLACES), "place": FULL_TEXT})
     decided = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT}
     return output("review approve", exactly({**decided, "written": array(written, minItems=1)}), review=review())
 
@@ -75,7 +77,7 @@ def review_reject() -> Schema:
 
 
 def review_reopen() -> Schema:
-    written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
+    written = exactly({"kind": one_of(_PLACES), "place": FULL_TEXT})
     reopened = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT, "written": array(written)}
     return output("review reopen", exactly(reopened), review=review())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tools.document_schemas import any_digest
 from tools.outputs.parts import DID, POINTER, output
 from tools.schema_words import (
     CODE,
@@ -55,6 +56,21 @@ def lock_sign() -> Schema:
     return output("lock sign", body)
 
 
+def lock_publish() -> Schema:
+    body = exactly(
+        {
+            "name": FULL_TEXT,
+            "sequence": COUNT,
+            "digest": any_digest(),
+            "policy_digest": or_null(SRI),
+            "signed_at": or_null(FULL_TEXT),
+            "files": COUNT,
+            "published": TRUTH,
+        }
+    )
+    return output("lock publish", body, "The published lock. `published` is false if the newest one is the same.")
+
+
 def lock_verify_signature() -> Schema:
     signer = exactly({"name": FULL_TEXT, "did": DID, "fingerprint": SRI})
     body = exactly(
@@ -81,6 +97,7 @@ def keygen() -> Schema:
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "lock digest": lock_digest,
     "lock sign": lock_sign,
+    "lock publish": lock_publish,
     "lock verify-signature": lock_verify_signature,
     "keygen": keygen,
 }

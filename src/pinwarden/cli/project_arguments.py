@@ -82,6 +82,8 @@ def add_database_argument(parser: ArgumentParser) -> None:
     """Add ``--audit``: the gateway's database."""
     parser.add_argument(
         "--audit",
+        "--database",
+        dest="audit",
         metavar="DATABASE",
         help="database of the audit log and reviews: a file or postgresql://… "
         "(default: PINWARDEN_DATABASE, or a file in your data folder)",

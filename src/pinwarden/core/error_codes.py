@@ -401,6 +401,27 @@ GENERAL_CODES = (
         "Wait until the other command has finished, then try again.",
     ),
     ErrorCode(
+        "LOCK_NOT_PUBLISHED",
+        EXIT_UNCHECKED,
+        "No lock is published under this name in the gateway's database.",
+        "Publish it: pinwarden lock publish --name NAME --database DATABASE",
+    ),
+    ErrorCode(
+        "LOCK_UNSIGNED",
+        EXIT_REFUSED,
+        "The published lock lacks a signature that the gateway requires. A running gateway continues with the one "
+        "before.",
+        "Publish a lock signed with a key that the gateway trusts: pinwarden lock publish --key FILE",
+    ),
+    ErrorCode(
+        "LOCK_ROLLED_BACK",
+        EXIT_REFUSED,
+        "The published lock is older than the one that the gateway has accepted. A running gateway continues with that "
+        "one.",
+        "Publish the lock again: pinwarden lock publish. If the database was restored on purpose, delete the folder "
+        "published in the gateway's state folder.",
+    ),
+    ErrorCode(
         "LOCK_MISSING",
         EXIT_UNCHECKED,
         "There is no lockfile.",

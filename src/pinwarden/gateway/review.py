@@ -23,11 +23,11 @@ from pinwarden.gateway.approved_items import (
     is_intact,
 )
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
-from pinwarden.gateway.shared_approvals import compute_server_identity
-from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
+from pinwarden.gateway.shared_approvals import apply_approvals, check_intact, compute_server_identity
+from pinwarden.gateway.state import FIRST_USE, PUBLISHED_BASELINE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import PENDING, STATES, Review, assign_name, build_review_event, make_storable_name
-from pinwarden.lock import lock_store
+from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
@@ -46,6 +46,7 @@ from pinwarden.surface.surface import Surface, parse_surface
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.lock.entry import Entry
+    from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
     from pinwarden.surface.drift.changes import Change
 
@@ -221,9 +222,9 @@ def approve_reviews(
 
 def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
     """Return the approvals for other gateways with the same database. Approvals of first-use servers are not shared."""
-    if plan.baseline.lock is None:
+    place = plan.baseline.find_location(state)
+    if place is None:
         return []
-    place = state.get_lock_location(plan.baseline.lock)
     identities = dict.fromkeys(plan.baseline.identities[key] for key in plan.changed)
     return [
         StoredApproval(
@@ -252,15 +253,15 @@ def _build_follower_notes(
     state: GatewayState, plans: Sequence[_Plan], shared: Sequence[StoredApproval]
 ) -> tuple[str, ...]:
     """Return notes about which running gateways apply the approval."""
-    if any(plan.baseline.lock is None for plan in plans) and not shared:
+    if not shared:
         return (_TAKES_EFFECT_WITH_DATABASE,)
-    own = {state.get_lock_location(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
+    own = {plan.baseline.find_location(state) for plan in plans}
     identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
     others = [follower for follower in state.approvals.list_followers(int(time.time())) if follower.place not in own]
     following = sorted({other.place for other in others if (other.server, other.identity) in identities})
     not_following = sorted({other.place for other in others if other.server in servers} - set(following))
-    notes = [_TAKES_EFFECT_WITH_LOCK]
+    notes = [_TAKES_EFFECT_WITH_LOCK] if any(plan.baseline.kind == "lock" for plan in plans) else []
     if following:
         verb = "applies" if len(following) == 1 else "apply"
         gateways = f"{plural(len(following), 'other gateway')} with the database {state.display_name}"
@@ -348,7 +349,12 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
     """
     with state.exclude_other_approvals():
         reviews = [_check_decided(state.reviews.get(name)) for name in dict.fromkeys(names)]
-        approved = [review for review in reviews if review.state == APPROVED]
+        approved = [
+            review
+            for review in reviews
+            # With a published lock, withdrawing the shared approval is all there is to undo.
+            if review.state == APPROVED and not review.baseline.startswith(PUBLISHED_BASELINE)
+        ]
         plans = _plan_changes(state, project, approved, partial(_remove_approved, state), _build_restored_candidate)
         _record_decision(state, reviews, approver, HELD)
         _withdraw_approvals(state, reviews, approver, now)
@@ -564,13 +570,14 @@ class _Baseline(Protocol):
     surfaces: Mapping[str, Surface]
     """Approved surfaces by lock entry. A server may have one entry for each client."""
     kind: str
-    """``lock`` or ``store``."""
+    """``lock``, ``store`` or ``database``."""
     place: str
     """The name of the lock or store, for display."""
-    lock: Path | None
-    """The lockfile; None for the store."""
     identities: Mapping[str, str]
     """The identity of the server by lock entry; an empty text if it cannot be determined."""
+
+    def find_location(self, state: GatewayState) -> str | None:
+        """Return where the approval is made, as other gateways know it; None if it is not shared with them."""
 
     def refuse_unwritable(self) -> None:
         """Raise if an approval could not be written."""
@@ -588,9 +595,12 @@ class _LockBaseline:
         self._project = project
         self._server = server
         self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder_name(project.lock)}"
-        self.lock: Path | None = project.lock
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
+
+    def find_location(self, state: GatewayState) -> str | None:
+        """Return the host and the lockfile."""
+        return state.get_lock_location(self._project.lock)
 
     def refuse_unwritable(self) -> None:
         """Check that the lockfile and the folder of approved surfaces can be written."""
@@ -604,21 +614,63 @@ class _LockBaseline:
         lock, texts = lock_store.read_with_files(self._project.lock)
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
-        refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
-        entries: dict[str, Entry] = {}
-        surfaces: dict[str, Surface] = {}
-        for entry in lock.entries:
-            extension = read_extension(entry)
-            if entry.name == self._server and extension is not None and extension.surface is not None:
-                entries[entry.key] = entry
-                surfaces[entry.key] = parse_surface(texts[extension.surface.path])
-        self.identities: Mapping[str, str] = {
-            key: compute_server_identity(lock.entries, self._server, find_client(entry))
-            for key, entry in entries.items()
-        }
-        if not entries:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")
+        entries, surfaces, self.identities = _read_entries(lock, texts, self._server)
         return entries, surfaces
+
+
+def _read_entries(
+    lock: Lock, texts: Mapping[str, bytes], server: str
+) -> tuple[dict[str, Entry], dict[str, Surface], Mapping[str, str]]:
+    """Return the entries, approved surfaces and identities of a server, by lock entry. Raises if the lock has none."""
+    refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
+    entries: dict[str, Entry] = {}
+    surfaces: dict[str, Surface] = {}
+    for entry in lock.entries:
+        extension = read_extension(entry)
+        if entry.name == server and extension is not None and extension.surface is not None:
+            entries[entry.key] = entry
+            surfaces[entry.key] = parse_surface(texts[extension.surface.path])
+    if not entries:
+        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {server[:120]!a}")
+    identities = {
+        key: compute_server_identity(lock.entries, server, find_client(entry)) for key, entry in entries.items()
+    }
+    return entries, surfaces, identities
+
+
+class _PublishedBaseline:
+    """A server in a published lock. Approvals go to the database, and gateways that follow the lock apply them."""
+
+    kind = "database"
+
+    def __init__(self, state: GatewayState, name: str, server: str) -> None:
+        published = state.published_locks.read_newest(name)
+        if published is None:
+            raise PinwardenError("LOCK_NOT_PUBLISHED", f"no lock {name[:80]} is published in {state.display_name}")
+        self.place = f"the database {state.display_name}, for gateways that follow the published lock {name}"
+        self._location = f"{PUBLISHED_BASELINE}{name}"
+        _, surfaces, self.identities = _read_entries(lockfile.parse(published.content), published.files, server)
+        approvals = [check_intact(row) for row in state.approvals.list_for_servers([make_storable_name(server)])]
+        self.surfaces: Mapping[str, Surface] = {
+            key: apply_approvals(
+                surface, [approval for approval in approvals if approval.identity == self.identities[key]]
+            )[0]
+            for key, surface in surfaces.items()
+        }
+
+    def find_location(self, state: GatewayState) -> str | None:
+        """Return the name of the published lock."""
+        del state
+        return self._location
+
+    def refuse_unwritable(self) -> None:
+        """Do nothing: the database that stored the review is writable."""
+
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
+        """Refuse blocked candidates. The shared approvals are all that is written."""
+        del approver, now
+        for candidate in changed.values():
+            candidate.refuse_if_blocked()
 
 
 class _FirstUseBaseline:
@@ -628,7 +680,6 @@ class _FirstUseBaseline:
 
     def __init__(self, state: GatewayState, server: str) -> None:
         self.place = f"the store {state.display_name}"
-        self.lock: Path | None = None
         self.identities: Mapping[str, str] = {}
         self._store = state.trusted_surfaces
         full_name = next((name for name in self._store.list_servers() if make_storable_name(name) == server), server)
@@ -637,6 +688,11 @@ class _FirstUseBaseline:
             raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} no longer has a trusted surface")
         self._trusted = trusted
         self.surfaces: Mapping[str, Surface] = {server: trusted.surface}
+
+    def find_location(self, state: GatewayState) -> str | None:
+        """Return None, because the store itself is shared."""
+        del state
+        return None
 
     def refuse_unwritable(self) -> None:
         """Do nothing: the database that stored the review is writable."""
@@ -653,5 +709,7 @@ def _open_baseline(state: GatewayState, project: Project, server: str, name: str
     """Return the approved surfaces that a review changes. The lock may belong to another project."""
     if name == FIRST_USE:
         return _FirstUseBaseline(state, server)
+    if name.startswith(PUBLISHED_BASELINE):
+        return _PublishedBaseline(state, name.removeprefix(PUBLISHED_BASELINE), server)
     lock = Path(name.removeprefix("lock:"))
     return _LockBaseline(replace(project, root=lock.parent, lock=lock), server)

@@ -147,7 +147,7 @@ class SharedApprovals:
             for approval in approvals
             if identity and approval.identity == identity and approval.place != self._place
         ]
-        surface, names, refused = _apply_approvals(approved, matching)
+        surface, names, refused = apply_approvals(approved, matching)
         with self._lock:
             self._refused[name] = " ".join(approval.name for approval in refused)
             self._applied[name] = sequence
@@ -164,7 +164,7 @@ class SharedApprovals:
             by_server: dict[str, list[StoredApproval]] = {server: [] for server in servers}
             for approval in approvals.list_for_servers(sorted(servers)):
                 try:
-                    by_server[approval.server].append(_check_intact(approval))
+                    by_server[approval.server].append(check_intact(approval))
                 except PinwardenError as err:
                     failures[approval.server] = err
             with self._lock:
@@ -228,7 +228,7 @@ class SharedApprovals:
             self.generation += 1
 
 
-def _apply_approvals(
+def apply_approvals(
     approved: Surface, approvals: Sequence[StoredApproval]
 ) -> tuple[Surface, list[str], list[StoredApproval]]:
     """Apply approvals in order, and try the remaining ones again as long as one could be applied.
@@ -253,7 +253,7 @@ def _apply_approvals(
         remaining = skipped
 
 
-def _check_intact(approval: StoredApproval) -> StoredApproval:
+def check_intact(approval: StoredApproval) -> StoredApproval:
     """Return the approval if it matches its name. Other programs may be able to write to the database."""
     reason = ""
     texts = (approval.item, approval.digest, approval.expected, approval.definition, approval.place)

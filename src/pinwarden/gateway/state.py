@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
+    from pinwarden.gateway.store.published_locks import PublishedLocks
     from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
     from pinwarden.gateway.store.tokens import Tokens
     from pinwarden.project.project import Project
@@ -147,6 +148,21 @@ class GatewayState:
         from pinwarden.gateway.store.approvals import Approvals
 
         return Approvals(self._approvals_database)
+
+    @cached_property
+    def _locks_database(self) -> Database:
+        return self._open("published_locks")
+
+    @cached_property
+    def published_locks(self) -> PublishedLocks:
+        """The locks that CI published for gateways."""
+        from pinwarden.gateway.store.published_locks import PublishedLocks
+
+        return PublishedLocks(self._locks_database)
+
+    def get_published_folder(self, name: str) -> Path:
+        """Return the folder with this gateway's copy of a published lock."""
+        return self.folder / "published" / name
 
     def get_lock_location(self, lock: Path) -> str:
         """Return host and path of a lockfile, which identify it among all hosts that share the database."""
@@ -294,6 +310,8 @@ def _read_host_id(folder: Path) -> str:
 
 _SUFFIX_LENGTH = 16
 _LOCK_BASELINE = "lock:"
+PUBLISHED_BASELINE = "published:"
+"""What the baseline of servers in a published lock begins with; the name of the lock follows."""
 _SECONDS_BETWEEN_RECORDS = 60.0  # between two writes for one server, because clients may connect often
 
 

@@ -172,6 +172,25 @@ def replace_bytes(path: Path, before: bytes, after: bytes, files: Mapping[str, b
         _remove_unpinned(path, lockfile.parse(before), new)
 
 
+def write_bytes(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
+    """Write a lock with exactly these bytes, and those of the ``files`` that it pins, as the only writer.
+
+    Replaces a file that is not a valid lock.
+    """
+    new = lockfile.parse(data)
+    _make_folder(path.parent)
+    with hold_write_lock(path):
+        try:
+            old = read(path)
+        except PinwardenError:
+            old = None
+            _remove(path)
+        _finish_earlier_write(path)
+        pinned = {pin.path for pin in list_pins(new)}
+        _restore(path, data, {name: text for name, text in files.items() if name in pinned})
+        _remove_unpinned(path, old, new)
+
+
 @contextmanager
 def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """Restore the lock and the files next to it if the block raises or is interrupted.

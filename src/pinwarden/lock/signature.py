@@ -175,6 +175,18 @@ def encode_dsse(envelope: Mapping[str, Any]) -> bytes:
     return encode_javascript_json(envelope)
 
 
+def check_dsse(data: bytes, lock_bytes: bytes, policy_digest: str | None) -> str | None:
+    """Check that a DSSE envelope is about this lock and policy, and return when it says that it was signed.
+
+    The signatures are not verified.
+    """
+    envelope = parse(data)
+    if isinstance(envelope, ToolPinEnvelope):
+        _refuse("it is in ToolPin's format, which does not cover the whole lock; sign it with --dsse")
+    signed_at = _check_statement(_decode_base64(envelope.get("payload"), size=None), lock_bytes, policy_digest)
+    return signed_at if isinstance(signed_at, str) else None
+
+
 def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> Any:
     """Check the statement against the lock, and return its ``signedAt``."""
     statement: Any = strict_json.parse_json(payload)

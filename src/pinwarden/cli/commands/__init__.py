@@ -39,6 +39,7 @@ _CATALOG = {
         "lock": ("lock", "lock", "Lock a server from an MCP registry"),
         "lock digest": ("digest", "lock_digest", "Print the digest of the lockfile"),
         "lock sign": ("signature", "lock_sign", "Sign the lockfile"),
+        "lock publish": ("signature", "lock_publish", "Publish the lock for gateways with one database"),
         "lock verify-signature": ("signature", "lock_verify_signature", "Check that trusted keys signed the lockfile"),
         "add": ("lock", "add", "Lock a server and add it to client configurations"),
         "remove": ("lock", "remove", "Remove a server from the lock and from client configurations"),

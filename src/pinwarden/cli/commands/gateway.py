@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.commands.alerts import add_alerts_argument, send_gateway_alerts
+from pinwarden.cli.key_arguments import KEYS_REQUIRED, PUBLIC_KEY_HELP, parse_signature_count, read_public_keys
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_database_argument,
@@ -26,6 +27,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 if TYPE_CHECKING:
     from pinwarden.gateway.http.gateway import Settings
     from pinwarden.gateway.http.upstreams import LockedUpstreams
+    from pinwarden.gateway.published_lock import LockSigners
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
@@ -47,6 +49,7 @@ def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM format; enables TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, if it is in another file")
     parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
+    _add_published_lock_arguments(parser)
     _add_access_arguments(parser)
     parser.add_argument(
         "--when-away",
@@ -71,6 +74,34 @@ def _configure_gateway(parser: ArgumentParser) -> None:
     add_project_arguments(parser)
     add_database_argument(parser)
     add_format_argument(parser)
+
+
+def _add_published_lock_arguments(parser: ArgumentParser) -> None:
+    published = parser.add_argument_group("following a published lock")
+    published.add_argument(
+        "--published",
+        default="",
+        metavar="NAME",
+        help="serve the lock and the policy that pinwarden lock publish stored in the database under this name",
+    )
+    published.add_argument("--public-key", nargs="+", action="extend", default=[], metavar="KEY", help=PUBLIC_KEY_HELP)
+    published.add_argument(
+        "--require-signer",
+        dest="require",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="names of keys that must all have signed the published lock",
+    )
+    published.add_argument(
+        "--require-signatures",
+        dest="threshold",
+        type=parse_signature_count,
+        default=1,
+        metavar="N",
+        help="minimum number of distinct keys that must have signed it (default: 1)",
+    )
 
 
 def _add_access_arguments(parser: ArgumentParser) -> None:
@@ -254,6 +285,8 @@ def _build_settings(args: Namespace) -> Settings:
         origins=tuple(args.allow_origin),
         when_unavailable=args.when_away,
         shared_approvals=args.approvals == "database",
+        published=args.published,
+        signers=_read_signers(args),
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,
             max_processes=args.max_processes,
@@ -262,6 +295,30 @@ def _build_settings(args: Namespace) -> Settings:
             response_seconds=args.response_seconds or _NO_LIMIT,
         ),
     )
+
+
+def _read_signers(args: Namespace) -> LockSigners | None:
+    """Return whose signatures a published lock needs; None if no key is given."""
+    if args.published:
+        from pinwarden.gateway.store.published_locks import check_name
+
+        check_name(args.published)
+        if args.policy or args.approvals == "lock":
+            raise PinwardenError("USAGE", "--published cannot be used with --policy or --approvals lock")
+    elif args.public_key:
+        raise PinwardenError("USAGE", "--public-key needs --published", hint="Name the published lock to follow.")
+    if not args.public_key:
+        if args.require or args.threshold > 1:
+            raise PinwardenError("USAGE", KEYS_REQUIRED)
+        return None
+    from pinwarden.gateway.published_lock import LockSigners
+    from pinwarden.lock.signature import RequiredSigners
+
+    keys = read_public_keys(args.public_key)
+    unknown = next((name for name in args.require if name not in keys), None)
+    if unknown is not None:
+        raise PinwardenError("USAGE", f"no public key is named {unknown[:80]!a}; known names: {', '.join(keys)}")
+    return LockSigners(keys=keys, required=RequiredSigners(names=tuple(args.require), threshold=args.threshold))
 
 
 def _create_temporary_token(state: GatewayState, settings: Settings) -> str:

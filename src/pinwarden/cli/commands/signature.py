@@ -25,7 +25,14 @@ from pinwarden.cli.key_arguments import (
     read_public_keys,
 )
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, project_from
+from pinwarden.cli.project_arguments import (
+    add_approval_arguments,
+    add_database_argument,
+    add_project_arguments,
+    approver_from,
+    open_database,
+    project_from,
+)
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -229,6 +236,49 @@ def lock_verify_signature(args: Namespace) -> int:
     signatures = find_signature_files(args, project)
     policy = _find_signed_policy(args, project)
     return emit(verify_lock_signatures(project.lock, signatures, keys, required, policy), args.format)
+
+
+def _configure_lock_publish(parser: ArgumentParser) -> None:
+    parser.add_argument("--name", default="default", metavar="NAME", help="name to publish under (default: default)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--key", action="append", default=[], metavar="FILE", help="private key to sign with; repeatable"
+    )
+    source.add_argument(
+        "--signature", metavar="FILE", help="signature from pinwarden lock sign --dsse, instead of signing now"
+    )
+    add_approval_arguments(parser)
+    add_database_argument(parser)
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_lock_publish)
+def lock_publish(args: Namespace) -> int:
+    """Publish the lock, its approved surfaces and the project's pinwarden.toml in the gateways' database.
+
+    Gateways that were started with --published NAME apply it within two seconds. They continue with the lock before if
+    it lacks a signature that they require, or is older. Run it in CI, after the checks of the main branch have passed.
+
+    Examples:
+      pinwarden lock publish --key release.pem
+    """
+    from pinwarden.gateway.published_lock import Publication, publish_lock
+    from pinwarden.gateway.store.published_locks import check_name
+    from pinwarden.lock.entry import LOCK_LIMITS
+    from pinwarden.system.clock import now
+    from pinwarden.system.files import read_file
+
+    project = project_from(args)
+    publication = Publication(
+        name=check_name(args.name),
+        keys=read_private_keys(args.key),
+        envelope=read_file(Path(args.signature), LOCK_LIMITS.max_bytes) if args.signature else None,
+        by=approver_from(args).by,
+        now=now(),
+    )
+    with open_database(args, project) as state:
+        return emit(publish_lock(lambda: state.published_locks, project, publication), args.format)
 
 
 def _find_signed_policy(args: Namespace, project: Project) -> Path | None:

@@ -25,13 +25,15 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.telemetry import StatusPages, configure_tracing, make_audit_check
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.state import name_lock_baseline
+from pinwarden.gateway.state import PUBLISHED_BASELINE, name_lock_baseline
+from pinwarden.gateway.store import published_locks as locks
 from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
+    from pinwarden.gateway.published_lock import LockSigners, PublishedLockFollower
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
@@ -52,6 +54,10 @@ class Settings(Record):
     when_unavailable: WhenUnavailable = "refuse"
     shared_approvals: bool = True
     """Whether approvals in the database apply in addition to the lock."""
+    published: str = ""
+    """The name of the published lock to serve instead of the project's; empty for the project's."""
+    signers: LockSigners | None = None
+    """Whose signatures a published lock needs; None if none are needed."""
     limits: HttpLimits = HttpLimits()
 
 
@@ -61,6 +67,15 @@ class HttpGateway:
     def __init__(
         self, project: Project, state: GatewayState, settings: Settings, write_log: Callable[[str], None]
     ) -> None:
+        self._follower: PublishedLockFollower | None = None
+        if settings.published:
+            from pinwarden.gateway.published_lock import PublishedLockFollower
+
+            folder = state.get_published_folder(settings.published)
+            self._follower = PublishedLockFollower(
+                lambda: state.published_locks, settings.published, folder, settings.signers
+            )
+            project = self._follower.apply_to(project)
         self._project = project
         self._state = state
         self._settings = settings
@@ -78,6 +93,9 @@ class HttpGateway:
         self._clients: KnownClients | None = None
         self._lock_problem = ""
         self._approval_problem = ""
+        self._publication_problem = ""
+        self._locks_mark: Mark | None = None
+        """The mark of the feed before the last successful query of published locks."""
         self._unreadable: set[str] = set()
         """Names of servers whose approvals cannot be read."""
         self.endpoint: Endpoint | None = None
@@ -94,6 +112,8 @@ class HttpGateway:
         if self._feed is not None:
             self._feed.start()
         clients = self._clients = self._create_known_clients(one_time_token)
+        if self._follower is not None:
+            self._write_log(await loop.run_in_executor(None, self._follower.refresh))
         self._policy = load_gateway_policy(self._project)
         self._factory.set_policy(self._policy)
         self._warn_if_observing()
@@ -124,6 +144,7 @@ class HttpGateway:
         status_pages.warnings = [
             self._describe_spooling,
             lambda: clients.problem if clients.admits_known else "",
+            lambda: self._publication_problem,
         ]
         serving.connections.on_slow_disconnect = self._record_slow_disconnect
         serving.write_log = self._write_log
@@ -173,7 +194,8 @@ class HttpGateway:
             self._log_once(f"the disconnection could not be recorded: {err.message}")
 
     def _create_recorder(self, server: str) -> Recorder:
-        baseline = name_lock_baseline(self._project.lock)
+        published = self._settings.published
+        baseline = f"{PUBLISHED_BASELINE}{published}" if published else name_lock_baseline(self._project.lock)
         recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._write_log)
         self._recorders.append(recorder)
         return recorder
@@ -203,6 +225,7 @@ class HttpGateway:
             return
         await self._clients.reload(self.endpoint.access)
         await self._check_approvals(self._manager)
+        await self._follow_published_lock()
         stamps = self._read_file_stamps()
         if stamps == self._stamps:
             return
@@ -230,6 +253,30 @@ class HttpGateway:
             self._log_once(f"the gateway does not serve {name}: {problem}")
         if set(locked.upstreams) != before:
             self._write_log(f"the gateway now serves {', '.join(sorted(locked.upstreams)) or 'no server'}")
+
+    async def _follow_published_lock(self) -> None:
+        """Copy the newest published lock. If it is refused or cannot be read, the accepted one still applies."""
+        follower = self._follower
+        mark = None if self._feed is None else self._feed.read_mark(locks.TOPIC)
+        if follower is None or (mark is not None and mark == self._locks_mark):
+            return
+        self._locks_mark = None
+        try:
+            applied = await asyncio.get_running_loop().run_in_executor(None, follower.refresh)
+        except PinwardenError as err:
+            problem = (
+                f"the published lock {follower.name} cannot be applied, so the one before still applies ({err.code})"
+            )
+            if problem != self._publication_problem:
+                self._write_log(f"{problem}: {err.message}")
+                if err.code != _DATABASE_UNAVAILABLE:
+                    await self._record(AuditEvent(kind=LOCK_CHANGED, code=err.code, reason=err.message))
+            self._publication_problem = problem
+            return
+        self._publication_problem = ""
+        self._locks_mark = mark
+        if applied:
+            self._write_log(applied)
 
     async def _check_approvals(self, manager: SessionManager) -> None:
         """Read the approvals of all servers, and report servers whose approvals cannot be read."""
