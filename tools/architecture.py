@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 LAYERS = (
     ("cli",),
     ("demo",),
+    ("dashboard",),
     ("alerts",),
     ("gateway",),
     ("census",),
@@ -44,6 +45,7 @@ _SWEEPS = 8  # of ordering; the order settles after three
 _MOTTOES = {
     "cli": "commands, formats",
     "demo": "pinwarden demo",
+    "dashboard": "reviews in a browser",
     "alerts": "webhook, e-mail",
     "gateway": "enforcing proxy",
     "census": "many servers",
@@ -65,6 +67,7 @@ _MOTTOES = {
 _COLOURS = {  # of each package, for light and for dark
     "cli": ("#7c3aed", "#c4a7ff"),
     "demo": ("#6d28d9", "#b79cff"),
+    "dashboard": ("#a21caf", "#e9a8f4"),
     "alerts": ("#a21caf", "#f0abfc"),
     "gateway": ("#be185d", "#f9a8d4"),
     "census": ("#a21caf", "#f0abfc"),

@@ -42,6 +42,7 @@ NEEDS_MORE = (
     "pinwarden bundle push",
     "pinwarden bundle pull",
     "pinwarden registry serve",
+    "pinwarden dashboard",
     "pinwarden witness serve",
     "pinwarden approve",
     "pinwarden setup",

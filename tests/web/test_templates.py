@@ -12,10 +12,13 @@ TEMPLATES = sorted(SOURCE.glob("**/templates/*"))
 ATTRIBUTE = re.compile(r'=\s*"([^"]*\{\{[^"]*)"')
 SAFE = re.compile(r"\{\{ (?:link\(.*\)|[\w.]+\|attribute|level|policy|before|after|newer|older|query\|urlencode) \}\}")
 
+SCRIPT = """<script src="{{ link('assets/dashboard.js') }}" defer></script>"""
+"""The only script: a file that the Content Security Policy of the dashboard allows."""
+
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_no_template_writes_text_from_others_into_an_attribute(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text().replace(SCRIPT, "")
     values = re.findall(r"\{\{[^}]*\}\}", " ".join(ATTRIBUTE.findall(text)))
     assert [value for value in values if not SAFE.fullmatch(value)] == []
     assert not re.search(r"\|\s*safe|autoescape|<script|\son[a-z]+=|style=|javascript:", text)

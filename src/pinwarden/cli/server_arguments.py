@@ -111,6 +111,28 @@ def parse_seconds(text: str) -> float:
     return value
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of an option."""
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
+    return host, int(port)
+
+
+def parse_host(text: str) -> str:
+    """Return a host name as in a Host header, without the port. Other values would never match."""
+    name = text.removeprefix("[").removesuffix("]")
+    if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
+        raise ArgumentTypeError(f"{text[:80]!a} is not a host name; leave out https:// and the port")
+    return name
+
+
+def bracket_ipv6(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
 def probe_seconds(text: str) -> float:
     """Return the value of an option in seconds, more than 0 and at most one hour."""
     value = _parse_number(text)

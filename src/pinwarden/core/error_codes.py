@@ -323,6 +323,44 @@ GENERAL_CODES = (
         "package, install Pinwarden with the extra [gateway].",
     ),
     ErrorCode(
+        "DASHBOARD_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The dashboard cannot start: other machines could reach its address without TLS, its certificate is "
+        "unreadable, or a Python package is missing.",
+        "Correct the setting that the message names; `pinwarden dashboard --help` lists the options. For a missing "
+        "package, install Pinwarden with the extra [registry].",
+    ),
+    ErrorCode(
+        "DASHBOARD_FORBIDDEN",
+        EXIT_REFUSED,
+        "The role of the person who signed in to the dashboard does not allow this.",
+        "Ask a person with that role, or start a dashboard with it: `pinwarden dashboard --role`.",
+    ),
+    ErrorCode(
+        "SIGN_IN_FAILED",
+        EXIT_REFUSED,
+        "The sign-in code is wrong or was used already, or the session ended.",
+        "Enter the newest code that the terminal with `pinwarden dashboard` shows.",
+    ),
+    ErrorCode(
+        "HOST_REFUSED",
+        EXIT_REFUSED,
+        "The request names a host that the dashboard is not served as, as in a DNS rebinding attack.",
+        "Open the address that `pinwarden dashboard` prints, or add the name with --allow-host.",
+    ),
+    ErrorCode(
+        "ORIGIN_REFUSED",
+        EXIT_REFUSED,
+        "A request that would change something does not come from a page of this dashboard and session.",
+        "Open the page again in the dashboard and repeat the action there.",
+    ),
+    ErrorCode(
+        "PAGE_NOT_FOUND",
+        EXIT_USAGE,
+        "The dashboard has no page at this address.",
+        "Start from the overview.",
+    ),
+    ErrorCode(
         "INPUT_LIMIT",
         EXIT_REFUSED,
         "The input is too long, or has more items than one request may have.",

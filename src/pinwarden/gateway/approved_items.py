@@ -81,6 +81,14 @@ def find_approved_digests(definition: Definition, approved: Surface) -> set[str]
     return {str(item.digest) for item in items if make_storable_name(item.key) == definition.item}
 
 
+def find_approved_value(definition: Definition, approved: Surface) -> Any:
+    """Return the definition that the surface has for the item; None if it has none."""
+    if definition.entity == SERVER_ITEM:
+        return (approved.server or {}).get(definition.item)
+    items = approved.items_of_kind(KIND_BY_ENTITY[definition.entity])
+    return next((item.value for item in items if make_storable_name(item.key) == definition.item), None)
+
+
 def add_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
     """Return the approved surface with these definitions added. An added definition replaces one with the same key."""
     server = approved.server

@@ -19,6 +19,7 @@ from pinwarden.gateway.approved_items import (
     add_definitions,
     can_be_added,
     find_approved_digests,
+    find_approved_value,
     is_approved,
     is_intact,
 )
@@ -104,12 +105,46 @@ def _build_unapplied_members(review: Review, unapplied: Mapping[_ContentKey, Seq
     return {"not_followed_by": sorted(set(places))} if places else {}
 
 
-def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
-    """Return a review, and the report of ``pinwarden review show`` about the changes that approving it would cause."""
+class ShownReview(Record):
+    """What a person sees of a review."""
+
+    report: Report
+    """The report of ``pinwarden review show`` about the changes that approving it would cause."""
+    approved: Any
+    """The definition that is approved now; None if the item is new."""
+
+
+def show_review(state: GatewayState, project: Project, name: str) -> Report:
+    """Return the report of ``pinwarden review show`` about a review, by its name or the beginning of its name."""
     review = state.reviews.find(name)
-    baseline = _open_baseline(state, project, review.server, review.baseline)
+    return _show_review(review, _open_baseline(state, project, review.server, review.baseline)).report
+
+
+def show_reviews(
+    state: GatewayState, project: Project, reviews: Sequence[Review]
+) -> list[tuple[Review, ShownReview | PinwardenError]]:
+    """Show several reviews. Each lock is read once. If a review cannot be compared, there is the error instead."""
+    baselines: dict[tuple[str, str], _Baseline | PinwardenError] = {}
+    shown: list[tuple[Review, ShownReview | PinwardenError]] = []
+    for review in reviews:
+        key = _get_baseline_key(review)
+        try:
+            if key not in baselines:
+                baselines[key] = _open_baseline(state, project, review.server, review.baseline)
+            baseline = baselines[key]
+            shown.append((review, baseline if isinstance(baseline, PinwardenError) else _show_review(review, baseline)))
+        except PinwardenError as err:
+            baselines.setdefault(key, err)
+            shown.append((review, err))
+    return shown
+
+
+def _show_review(review: Review, baseline: _Baseline) -> ShownReview:
     key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
-    return review, build_review_report(review, baseline.surfaces[key], baseline.place)
+    approved = baseline.surfaces[key]
+    return ShownReview(
+        report=build_review_report(review, approved, baseline.place), approved=find_approved_value(review, approved)
+    )
 
 
 def find_pending_reviews(state: GatewayState, server: str, lock: Path | None) -> tuple[Review, ...]:

@@ -40,6 +40,7 @@ CONFIRMED_ON_TERMINAL = "shown on a terminal and approved there"
 CONFIRMED_WITH_YES = "approved with --yes"
 CONFIRMED_WITH_ALL = "approved on a terminal together with other servers; its tools were not shown"
 NAMED_WITH_REVIEW = "named with pinwarden review"
+SHOWN_IN_DASHBOARD = "shown in the dashboard"
 CONFIGURATION_ONLY = "its configuration was approved; its tools were not read"
 UNREVIEWED_REASONS = (CONFIGURED, CONFIGURED_AND_PROBED, ACCEPTED_WITH_ALL, CONFIGURATION_ONLY)
 """Recorded reasons of entries whose tools no person looked at."""

@@ -19,6 +19,7 @@ from pinwarden.surface.scan.hidden_text import find_hidden_characters, find_look
 _VISIBLE_BLANKS = "\n\t"
 _CONTEXT_CHARS = 240  # of unchanged text that are shown before and after a change
 _MIN_FOLDED_CHARS = 400
+_MAX_OPEN_CHARS = 30_000  # of changed text that are shown without a click
 _NAMES = {"\x00": "NULL", "\n": "LINE FEED", "\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x7f": "DELETE"}
 
 
@@ -27,9 +28,9 @@ def show_text(text: str) -> Markup:
     return _mark_hidden(text, escape)
 
 
-def show_attribute(text: str) -> Markup:
-    """Return text for the value of an attribute, where no chip is possible."""
-    return Markup(escape(show_invisible(text), quote=True))  # noqa: S704 - escaped
+def show_attribute(text: str | int) -> Markup:
+    """Return text or a number for the value of an attribute, where no chip is possible."""
+    return Markup(escape(show_invisible(str(text)), quote=True))  # noqa: S704 - escaped
 
 
 def add_hidden_character_chips(html: str) -> Markup:
@@ -45,6 +46,21 @@ def show_changes(before: str, after: str) -> Markup:
         for index, piece in enumerate(pieces)
     ]
     return Markup('<div class="diff">{}</div>').format(Markup("").join(html))
+
+
+def show_sides(before: str, after: str) -> Markup:
+    """Like `show_changes`, but with both texts complete, side by side."""
+    pieces = list(_refine(diff_words(before, after)))
+    columns = []
+    for label, omitted in (("Approved", "insert"), ("Served now", "delete")):
+        side = [piece for piece in pieces if piece.operation != omitted]
+        html = [
+            _render_piece(piece, is_first=index == 0, is_last=index == len(side) - 1)
+            for index, piece in enumerate(side)
+        ]
+        text = Markup("").join(html) or Markup('<span class="muted">nothing</span>')
+        columns.append(Markup('<div><p class="origin">{}</p><div class="diff">{}</div></div>').format(label, text))
+    return Markup('<div class="sides">{}</div>').format(Markup("").join(columns))
 
 
 def _refine(pieces: list[DiffPiece]) -> Iterator[DiffPiece]:
@@ -72,9 +88,15 @@ def _render_piece(piece: DiffPiece, *, is_first: bool, is_last: bool) -> Markup:
     if piece.operation == "equal":
         return _fold_common_text(piece.text, is_first=is_first, is_last=is_last)
     tag, start, end = _LABELS[piece.operation]
-    text = _mark_hidden(piece.text, escape, every=True)
+    text = _mark_hidden(piece.text[:_MAX_OPEN_CHARS], escape, every=True)
     if piece.text.isspace():  # a changed line feed alone would be invisible
         text = text.replace("\n", Markup(_format_chip("\n")) + "\n")  # noqa: S704 - no text from others
+    rest = piece.text[_MAX_OPEN_CHARS:]
+    if rest:  # a browser takes seconds for a page of a hundred thousand lines
+        summary = f"{len(rest):,} more changed characters"
+        text += Markup("<details><summary>{}</summary>{}</details>").format(
+            summary, _mark_hidden(rest, escape, every=True)
+        )
     hidden = '<span class="visually-hidden"> {} </span>'
     return Markup(f"<{tag}>{hidden}{{}}{hidden}</{tag}>").format(start, text, end)  # noqa: S704 - constants
 

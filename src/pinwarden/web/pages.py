@@ -15,8 +15,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp, plural
-from pinwarden.web.markup import show_attribute, show_changes, show_text
+from pinwarden.web.markup import show_attribute, show_changes, show_sides, show_text
 
 HTML = "text/html; charset=utf-8"
 ASSETS = {"assets/style.css": "text/css; charset=utf-8", "assets/icon.svg": "image/svg+xml"}
@@ -26,13 +27,35 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-PAGE_HEADERS = {
-    "content-security-policy": f"{_POLICY}; frame-ancestors 'none'",
-    "cross-origin-opener-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
-"""The headers of pages. They allow no script, and nothing from elsewhere."""
+_SCRIPT_POLICY = "script-src 'self'; connect-src 'self'"
+
+
+def build_page_headers(*, scripts: bool = False) -> dict[str, str]:
+    """Return the headers of pages. They allow nothing from elsewhere, and no script except with ``scripts``.
+
+    With ``scripts``, browsers also send the origin of forms, which would be ``null`` without any referrer.
+    """
+    policy = f"{_POLICY}; {_SCRIPT_POLICY}" if scripts else _POLICY
+    return {
+        "content-security-policy": f"{policy}; frame-ancestors 'none'",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "referrer-policy": "same-origin" if scripts else "no-referrer",
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+    }
+
+
+PAGE_HEADERS = build_page_headers()
+"""The headers of pages without scripts and without forms that change something."""
+
+
+class PageContent(Record):
+    """The template of a page, and its values."""
+
+    template: str
+    values: Mapping[str, Any]
+    media_type: str = HTML
 
 
 class Pages:
@@ -48,7 +71,11 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            attribute=show_attribute, changes=lambda pair: show_changes(*pair), moment=format_moment, plural=plural
+            attribute=show_attribute,
+            changes=lambda pair: show_changes(*pair),
+            moment=format_moment,
+            plural=plural,
+            sides=lambda pair: show_sides(*pair),
         )
 
     def render(self, template: str, path: str, context: Mapping[str, Any], *, is_static: bool = False) -> bytes:

@@ -67,6 +67,7 @@ _CATALOG = {
         "gateway token": ("gateway", "gateway_token", "Add, list or revoke the access tokens of gateway clients"),
         "identity check": ("identity", "identity_check", "Check the issuer whose access tokens the gateway accepts"),
         "identity login": ("identity", "identity_login", "Log in at the issuer, and show your role in the dashboard"),
+        "dashboard": ("dashboard", "dashboard", "Review the blocked changes in a browser"),
         "review": ("review", "review", "Review the blocked changes one by one"),
         "review list": ("review", "review_list", "List the blocked changes"),
         "review show": ("review", "review_show", "Show what approving a blocked change would change"),

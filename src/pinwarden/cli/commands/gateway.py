@@ -18,7 +18,14 @@ from pinwarden.cli.project_arguments import (
     open_database,
     project_from,
 )
-from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, parse_seconds
+from pinwarden.cli.server_arguments import (
+    add_log_arguments,
+    add_response_argument,
+    bracket_ipv6,
+    parse_address,
+    parse_host,
+    parse_seconds,
+)
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
@@ -41,7 +48,7 @@ _TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "CREATED", "REVOKED")
 def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
-        type=_parse_address,
+        type=parse_address,
         default=("127.0.0.1", 8642),
         metavar="HOST:PORT",
         help="address to listen on (default: 127.0.0.1:8642); port 0 picks a free one",
@@ -108,7 +115,7 @@ def _add_access_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-host",
         action="append",
-        type=_parse_host,
+        type=parse_host,
         default=[],
         metavar="NAME",
         help="host name under which clients reach the gateway; repeatable",
@@ -202,7 +209,7 @@ def gateway(args: Namespace) -> int:
             nonlocal complete
             complete = not locked.problems
             progress.close()
-            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{_bracket_ipv6(host)}:{port}", locked)
+            _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{bracket_ipv6(host)}:{port}", locked)
             if token and not args.check:
                 print_notice(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
@@ -373,31 +380,11 @@ def _to_path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _bracket_ipv6(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ArgumentTypeError(f"{text[:80]!a} is not HOST:PORT")
-    return host, int(port)
-
-
 def _parse_process_count(text: str) -> int:
     """Return a number of processes. Each may need a thread and three open files."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_PROCESSES or len(text) > 9:
         raise ArgumentTypeError(f"{text[:80]!a} is not a number of processes from 1 to {_MAX_PROCESSES}")
     return int(text)
-
-
-def _parse_host(text: str) -> str:
-    """Return a host name as in a Host header, without the port. Other values would never match."""
-    name = text.removeprefix("[").removesuffix("]")
-    if not text or not text.isascii() or set(text) & set("/@?# ") or (":" in text and name.count(":") < 2):
-        raise ArgumentTypeError(f"{text[:80]!a} is not a host name; leave out https:// and the port")
-    return name
 
 
 def _parse_origin(text: str) -> str:

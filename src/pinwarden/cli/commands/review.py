@@ -147,7 +147,7 @@ def review_show(args: Namespace) -> int:
 
     project = find_current_project()
     with read_database(args, project) as state:
-        _, report = show_review(state, project, args.name)
+        report = show_review(state, project, args.name)
     if args.format != "text":
         return emit(report, args.format)
     _print_review(report, definition=True)
@@ -293,7 +293,7 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
     from pinwarden.gateway.review import show_review
 
     try:
-        _, report = show_review(state, project, name)
+        report = show_review(state, project, name)
         sys.stdout.write("\n")
         _print_review(report, heading=heading)
         answer = _ask_decision(report)

@@ -185,7 +185,7 @@ class Access:
         host_header = headers[b"host"]
         if host_header in self._checked_hosts and b"origin" not in headers:
             return ""
-        host = _parse_host(host_header.decode("latin-1"))
+        host = parse_host(host_header.decode("latin-1"))
         if host is None or host not in self._hosts:
             self.denied += 1
             raise AccessDenied(421, "The gateway does not serve this host. Start it with --allow-host HOST to add it.")
@@ -217,7 +217,7 @@ class Access:
         return client
 
 
-def _parse_host(header: str) -> str | None:
+def parse_host(header: str) -> str | None:
     """Return the host name in a Host header; None if the header is malformed."""
     try:
         parts = urlsplit(f"//{header}")

@@ -128,6 +128,15 @@ class Reviews:
         )
         return [_parse_review(row) for row in rows]
 
+    def select_item(self, server: str, entity: str, item: str) -> list[Review]:
+        """Return the reviews of an item, the newest first."""
+        rows = self._database.rows(
+            f"SELECT {_COLUMNS} FROM review WHERE server = ? AND entity = ? AND item = ?"  # noqa: S608
+            " ORDER BY opened DESC, name",
+            (server, entity, item),
+        )
+        return [_parse_review(row) for row in rows]
+
     def get(self, name: str) -> Review:
         """Return the review with this full name. Decisions need the full name, because it identifies the content."""
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM review WHERE name = ?", (name[:_NAME_LENGTH],))  # noqa: S608
@@ -370,6 +379,15 @@ class ObservedDefinitions:
         """Return all sightings, ordered by server, item and time."""
         query = f"SELECT {_SIGHTING_COLUMNS} FROM sighting ORDER BY server, entity, item, first_seen, digest"  # noqa: S608
         rows = self._database.rows(query)
+        return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
+
+    def select_item(self, server: str, entity: str, item: str) -> list[Sighting]:
+        """Return the sightings of an item, the newest first."""
+        rows = self._database.rows(
+            f"SELECT {_SIGHTING_COLUMNS} FROM sighting WHERE server = ? AND entity = ? AND item = ?"  # noqa: S608
+            " ORDER BY first_seen DESC, digest",
+            (server, entity, item),
+        )
         return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
 
     def find_definition(self, server: str, entity: str, item: str, digest: str) -> str | None:

@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -54,8 +55,15 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
             witnesses.close()
 
 
-def serve_app(app: ASGIApp, listening: socket.socket, log: ServiceLog) -> None:
-    """Serve an application until SIGINT or SIGTERM, with limits on every connection."""
+def serve_app(
+    app: ASGIApp,
+    listening: socket.socket,
+    log: ServiceLog,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> None:
+    """Serve an application until SIGINT or SIGTERM, with limits on every connection; with a certificate, over TLS."""
     _forward_uvicorn_log(log)
     config = uvicorn.Config(
         app,
@@ -69,6 +77,8 @@ def serve_app(app: ASGIApp, listening: socket.socket, log: ServiceLog) -> None:
         timeout_graceful_shutdown=20,
         http=build_bounded_protocol(),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
     server = uvicorn.Server(config)
 

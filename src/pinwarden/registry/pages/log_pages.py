@@ -12,12 +12,13 @@ from pinwarden.core.signed_note import Checkpoint, TlogProof
 from pinwarden.core.tlog import hash_leaf
 from pinwarden.registry.checkpoint_file import load_key_changes
 from pinwarden.registry.pages.events import LoggedChange, describe_entries, describe_entry
-from pinwarden.registry.pages.page_request import PageContent, PageRequest
+from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.read_api import read_head_note
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
 from pinwarden.registry.store import pointer_log, publications
 from pinwarden.system.database import Transaction
+from pinwarden.web.pages import PageContent
 
 _ENTRIES = 50
 _MAX_QUERY = 214

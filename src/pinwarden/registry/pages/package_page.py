@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from pinwarden.bundle.attestation import list_current_attestations, parse_attestation
 from pinwarden.bundle.bundle_documents import BundleDescriptor, parse_descriptor, parse_manifest
@@ -12,7 +11,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
 from pinwarden.registry.names import DEFAULT_CHANNEL
 from pinwarden.registry.official_api import choose_latest_version
-from pinwarden.registry.pages.page_request import PageContent, PageRequest
+from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.pages.readme import RenderedReadme, render_readme
 from pinwarden.registry.publish import MAX_README_BYTES, README_NAMES
 from pinwarden.registry.registry import Registry
@@ -21,6 +20,8 @@ from pinwarden.registry.search import load_surface
 from pinwarden.registry.store import catalog, publications, publishers
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface
 from pinwarden.system.database import Transaction
+from pinwarden.web.items import list_parameters
+from pinwarden.web.pages import PageContent
 
 _MAX_ITEMS = 200  # of each kind; the surface document has all
 _HEADINGS = ((TOOL, "Tools"), (PROMPT, "Prompts"), (RESOURCE, "Resources"), (TEMPLATE, "Resource templates"))
@@ -156,33 +157,9 @@ def _describe_item(item: Item) -> ShownItem:
     return ShownItem(
         name=item.label,
         description=description if isinstance(description, str) else "",
-        parameters=tuple(_list_parameters(value)),
+        parameters=tuple((name, type_name, required) for name, type_name, required, _ in list_parameters(value)),
         problem=item.problem,
     )
-
-
-def _list_parameters(value: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return the parameters of a tool or prompt, as far as they have the usual form."""
-    schema = value.get("inputSchema")
-    if isinstance(schema, dict):
-        properties, required = schema.get("properties"), schema.get("required")
-        if not isinstance(properties, dict):
-            return []
-        names = required if isinstance(required, list) else []
-        return [(name, _describe_type(member), name in names) for name, member in properties.items()]
-    arguments = value.get("arguments")
-    return [
-        (argument["name"], "text", argument.get("required") is True)
-        for argument in (arguments if isinstance(arguments, list) else [])
-        if isinstance(argument, dict) and isinstance(argument.get("name"), str)
-    ]
-
-
-def _describe_type(schema: Any) -> str:
-    stated = schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(stated, list):
-        return " or ".join(name for name in stated if isinstance(name, str))
-    return stated if isinstance(stated, str) else "any"
 
 
 def _read_instructions(surface: Surface | None) -> str | None:

@@ -1,0 +1,133 @@
+"""``dashboard``: pages on which a person decides about blocked changes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinwarden.cli.commands import command
+from pinwarden.cli.project_arguments import (
+    add_database_argument,
+    add_project_arguments,
+    approver_from,
+    open_database,
+    project_from,
+    projects_in_scope,
+)
+from pinwarden.cli.server_arguments import add_log_arguments, bracket_ipv6, parse_address, parse_host
+from pinwarden.cli.streams import print_notice
+from pinwarden.core.errors import PinwardenError
+
+if TYPE_CHECKING:
+    from pinwarden.dashboard.access import DashboardUser, Site
+
+_FLUSH_SECONDS = 2.0
+_ROLES = ("viewer", "reviewer", "admin")
+
+
+def _configure_dashboard(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        type=parse_address,
+        default=("127.0.0.1", 8643),
+        metavar="HOST:PORT",
+        help="address to listen on (default: 127.0.0.1:8643); port 0 picks a free one",
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM format; enables TLS")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, if it is in another file")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        type=parse_host,
+        default=[],
+        metavar="NAME",
+        help="host name under which browsers reach the dashboard; repeatable",
+    )
+    parser.add_argument(
+        "--role",
+        choices=_ROLES,
+        default="admin",
+        help="what the person who signs in may do: only look, also decide, or everything (default: admin)",
+    )
+    parser.add_argument(
+        "--by", metavar="NAME", help="name to record as the approver (default: PINWARDEN_APPROVER, or your user name)"
+    )
+    add_log_arguments(parser)
+    add_project_arguments(parser)
+    add_database_argument(parser)
+    parser.set_defaults(why="")  # each decision has its own reason
+
+
+@command(_configure_dashboard, prints_report=False)
+def dashboard(args: Namespace) -> int:
+    """Serve pages on which you review the changes that gateways blocked, and see the state of your servers.
+
+    Prints the address to stdout, and to stderr a code with which you sign in. A code is valid for one sign-in; then the
+    next one is printed. Decisions are those of pinwarden review: they are recorded in the audit log with your name, and
+    a change that the server replaced in the meantime is refused.
+
+    Other machines can reach the dashboard only with --listen, --tls-cert and --allow-host.
+
+    Examples:
+      pinwarden dashboard
+      pinwarden dashboard --role viewer --listen 127.0.0.1:0
+    """
+    try:
+        from pinwarden.dashboard.app import DashboardApp
+        from pinwarden.registry.http.server import open_listening_socket, serve_app
+    except ImportError as err:
+        raise PinwardenError(
+            "DASHBOARD_UNAVAILABLE",
+            f"the dashboard needs the package {err.name}, which is not installed",
+            hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
+        ) from err
+    from pinwarden.dashboard.access import DashboardUser, SignInCode
+    from pinwarden.dashboard.sources import Sources
+    from pinwarden.system.service_log import ServiceLog
+
+    site = _build_site(args)
+    person: DashboardUser = DashboardUser(name=approver_from(args).by, role=args.role)
+    project = project_from(args)
+    with open_database(args, project) as state:
+        sources = Sources(state=state, project=project, scopes=projects_in_scope(args))
+        listening, address = open_listening_socket(*args.listen)
+        port = listening.getsockname()[1]
+        scheme = "https" if site.is_secure else "http"
+        address = f"{scheme}://{bracket_ipv6(args.allow_host[0] if args.allow_host else args.listen[0])}:{port}/"
+        sys.stdout.write(f"{address}\n")
+        sys.stdout.flush()
+        sign_in = SignInCode(person, lambda code: print_notice(f"sign in at {address} with the code {code}"))
+        log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
+        try:
+            certificate, key = _to_path(args.tls_cert), _to_path(args.tls_key)
+            serve_app(DashboardApp(sources, site, sign_in), listening, log, certificate=certificate, key=key)
+        finally:
+            log.close(_FLUSH_SECONDS)
+    return 0
+
+
+def _build_site(args: Namespace) -> Site:
+    from pinwarden.dashboard.access import LOOPBACK_HOSTS, build_local_site
+
+    host, _ = args.listen
+    if args.tls_key and not args.tls_cert:
+        raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
+    if host not in LOOPBACK_HOSTS and not args.tls_cert:
+        raise PinwardenError(
+            "DASHBOARD_UNAVAILABLE",
+            f"{host[:80]!a} is reachable from other machines, and without TLS the code and the session can be read",
+            hint="Add --tls-cert, or leave out --listen.",
+        )
+    for file in filter(None, (args.tls_cert, args.tls_key)):
+        try:
+            Path(file).open("rb").close()
+        except OSError as err:
+            raise PinwardenError("DASHBOARD_UNAVAILABLE", f"{file} cannot be read: {err.strerror}") from err
+    hosts = {*args.allow_host, *((host, *LOOPBACK_HOSTS) if host in LOOPBACK_HOSTS else (host,))}
+    return build_local_site(hosts, is_secure=args.tls_cert is not None)
+
+
+def _to_path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

@@ -1,0 +1,241 @@
+"""The dashboard's ASGI application. Every request passes these checks, in this order, before anything is read:
+
+1. The host is one that the dashboard is served as (DNS rebinding).
+2. Without a session there is only the page to sign in.
+3. A request that changes something comes from a page of this dashboard (``Origin``, ``Sec-Fetch-Site``), is a form of
+   bounded size, and has the token of its session (CSRF).
+
+Pages are built on threads, because they read files and databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
+from pinwarden.dashboard.access import DashboardSession, DashboardSessions, SignInCode, Site, check_csrf_token
+from pinwarden.dashboard.decisions import ACTIONS, DecisionRefused
+from pinwarden.dashboard.pages import (
+    SCRIPT,
+    build_error_page,
+    build_sign_in_page,
+    find_page,
+    read_script,
+    render_page,
+)
+from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
+from pinwarden.web.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
+
+_THREADS = 8
+_MAX_FORM_BYTES = 256 * 1024  # a reason and a hundred changes
+_MAX_FORM_FIELDS = 1000
+_FORM_SECONDS = 30.0
+_FORM = "application/x-www-form-urlencoded"
+_SIGN_IN = "sign-in"
+_SIGN_OUT = "sign-out"
+_STATUS = {
+    "ORIGIN_REFUSED": 403,
+    "DASHBOARD_FORBIDDEN": 403,
+    "SIGN_IN_FAILED": 403,
+    "HOST_REFUSED": 421,
+    "REVIEW_NOT_FOUND": 404,
+    "PAGE_NOT_FOUND": 404,
+    "REVIEW_STALE": 409,
+    "SURFACE_INVALID": 422,
+    "INPUT_LIMIT": 413,
+    "LOCK_BUSY": 409,
+}
+
+
+class DashboardApp:
+    """An ASGI application for one dashboard."""
+
+    def __init__(
+        self, sources: Sources, site: Site, sign_in: SignInCode, sessions: DashboardSessions | None = None
+    ) -> None:
+        self._sources = sources
+        self._site = site
+        self._sign_in = sign_in
+        self._sessions = DashboardSessions() if sessions is None else sessions
+        self._threads: CapacityLimiter | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._respond(request)
+        except (ClientDisconnect, TimeoutError):
+            response = Response(status_code=408)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        path = request.url.path[1:]
+        try:
+            self._site.check_host(request.headers.get("host", ""))
+            if request.method not in ("GET", "HEAD", "POST"):
+                raise PinwardenError("USAGE", "the dashboard has only GET and POST")
+            asset = _find_asset(path.removeprefix(f"{self._site.base[1:]}/") if self._site.base else path)
+            if asset is not None:
+                return asset
+            if path == _SIGN_IN:
+                return await self._respond_to_sign_in(request)
+            session = self._find_session(request)
+            inner = self._find_inner_path(path)
+            if session is None or inner is None:
+                return self._build_redirect(_SIGN_IN) if request.method == "GET" else await self._refuse_signed_out()
+            return await self._respond_in_session(request, inner, session)
+        except PinwardenError as err:
+            return await self._build_error(path, err, None)
+
+    def _find_inner_path(self, path: str) -> str | None:
+        """Return the path below the base of the site; None if it is not below it."""
+        base = f"{self._site.base[1:]}/" if self._site.base else ""
+        return path.removeprefix(base) if path.startswith(base) else None
+
+    async def _respond_to_sign_in(self, request: Request) -> Response:
+        if request.method != "POST":
+            return await self._build_page(_SIGN_IN, build_sign_in_page(), None)
+        self._site.check_origin(request.headers)
+        form = await _read_form(request)
+        try:
+            person = self._sign_in.redeem(next(iter(form.get("code", [])), "")[:200])
+        except PinwardenError as err:
+            return await self._build_page(_SIGN_IN, build_sign_in_page(err), None, _STATUS[err.code])
+        self._close_session(request)
+        cookie, _ = self._sessions.open(person)
+        response = self._build_redirect("")
+        response.headers["set-cookie"] = self._site.build_cookie(cookie)
+        return response
+
+    async def _respond_in_session(self, request: Request, path: str, session: DashboardSession) -> Response:
+        try:
+            form: dict[str, list[str]] = {}
+            if request.method == "POST":
+                self._site.check_origin(request.headers)
+                form = await _read_form(request)
+                check_csrf_token(session, next(iter(form.get("csrf", [])), ""))
+                if path == _SIGN_OUT:
+                    return self._sign_out(request)
+            asked = DashboardRequest(path=path, session=session, query=_read_query(request), form=form)
+            answer = await self._run(partial(self._answer, request.method, asked))
+        except DecisionRefused as refusal:
+            return await self._build_page(path, refusal.page, session, _choose_status(refusal.problem))
+        except PinwardenError as err:
+            return await self._build_error(path, err, session)
+        if isinstance(answer, Redirect):
+            return self._build_redirect(answer.path)
+        return await self._build_page(path, answer, session)
+
+    def _answer(self, method: str, request: DashboardRequest) -> PageContent | Redirect:
+        """Run the action or build the page at a path. Runs on a thread."""
+        if method == "POST" and request.path in ACTIONS:
+            return ACTIONS[request.path](self._sources, request)
+        page = find_page(self._sources, request)
+        if page is None:
+            raise PinwardenError("PAGE_NOT_FOUND", "there is no page at this address")
+        return page
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        if self._threads is None:  # needs a running event loop
+            self._threads = CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+    # Sessions
+
+    def _find_session(self, request: Request) -> DashboardSession | None:
+        cookie = self._read_cookie(request)
+        return self._sessions.find(cookie) if cookie else None
+
+    def _read_cookie(self, request: Request) -> str:
+        try:
+            cookies = SimpleCookie(request.headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        return cookies[self._site.cookie_name].value if self._site.cookie_name in cookies else ""
+
+    def _close_session(self, request: Request) -> None:
+        cookie = self._read_cookie(request)
+        if cookie:
+            self._sessions.close(cookie)
+
+    def _sign_out(self, request: Request) -> Response:
+        self._close_session(request)
+        response = self._build_redirect(_SIGN_IN)
+        response.headers["set-cookie"] = self._site.build_cookie("")
+        return response
+
+    async def _refuse_signed_out(self) -> Response:
+        err = PinwardenError("SIGN_IN_FAILED", "the session ended; sign in again")
+        return await self._build_page(_SIGN_IN, build_sign_in_page(err), None, _STATUS[err.code])
+
+    # Responses
+
+    async def _build_page(
+        self, path: str, content: PageContent, session: DashboardSession | None, status: int = 200
+    ) -> Response:
+        body = await self._run(partial(render_page, path, content, session))
+        headers = {**build_page_headers(scripts=True), "cache-control": "no-store"}
+        return Response(body, status_code=status, media_type=HTML, headers=headers)
+
+    async def _build_error(self, path: str, err: PinwardenError, session: DashboardSession | None) -> Response:
+        status = _choose_status(err)
+        shown = path if session is not None or not self._site.base else path.removeprefix(f"{self._site.base[1:]}/")
+        return await self._build_page(shown, build_error_page(err, status), session, status)
+
+    def _build_redirect(self, path: str) -> Response:
+        """Redirect to a path of this dashboard. It is never taken from the request."""
+        target = f"/{_SIGN_IN}" if path == _SIGN_IN else f"{self._site.base}/{path}"
+        headers = {**build_page_headers(scripts=True), "cache-control": "no-store", "location": target}
+        return Response(status_code=303, headers=headers)
+
+
+def _find_asset(path: str) -> Response | None:
+    if path not in ASSETS and path != SCRIPT:
+        return None
+    body = read_script() if path == SCRIPT else read_asset(path)
+    media_type = ASSETS.get(path, "text/javascript; charset=utf-8")
+    headers = {**build_page_headers(scripts=True), "cache-control": "no-cache"}
+    return Response(body, media_type=media_type, headers=headers)
+
+
+async def _read_form(request: Request) -> dict[str, list[str]]:
+    """Return the values of a form by name."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise PinwardenError("USAGE", f"the request is not a form ({_FORM})")
+    body = bytearray()
+    with anyio.fail_after(_FORM_SECONDS):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_FORM_BYTES:
+                raise PinwardenError("INPUT_LIMIT", f"the form has more than {_MAX_FORM_BYTES} bytes")
+    try:
+        return parse_qs(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS)
+    except ValueError as err:
+        raise PinwardenError("USAGE", "the form cannot be read: it is not UTF-8, or has too many fields") from err
+
+
+def _read_query(request: Request) -> dict[str, str]:
+    query = dict(request.query_params)
+    if any("\0" in text for text in query.values()):
+        raise PinwardenError("USAGE", "NUL bytes are not allowed")
+    return query
+
+
+def _choose_status(err: PinwardenError) -> int:
+    known = _STATUS.get(err.code)
+    if known is not None:
+        return known
+    return 422 if err.exit_code in (EXIT_REFUSED, EXIT_USAGE) else 503

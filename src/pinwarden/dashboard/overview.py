@@ -1,0 +1,79 @@
+"""The first page: what needs a decision, the state of this user's servers, and recent decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.dashboard.review_pages import count_levels, group_by_server
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items
+from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
+from pinwarden.project.status import ServerStatus
+from pinwarden.project.status_report import report_status
+from pinwarden.web.pages import PageContent
+
+_MAX_WAITING = 10
+_MAX_DECISIONS = 5
+_STATES = ("pinned", "approved", "verified", "enforced")
+
+
+class Part(Record):
+    """A part of a page with its own source: a value, or the reason why it is unknown. A failed source fails alone."""
+
+    value: Any = None
+    problem: PinwardenError | None = None
+
+
+def read_part(read: Callable[[], Any]) -> Part:
+    """Return what a source says, or why it cannot be read."""
+    try:
+        return Part(value=read())
+    except PinwardenError as err:
+        return Part(problem=err)
+
+
+def build_overview_page(sources: Sources, _: DashboardRequest) -> PageContent:
+    """Build the first page."""
+    pending = read_part(lambda: sources.state.reviews.select((PENDING,)))
+    values: Values = {
+        "pending": pending if pending.problem else Part(value=_summarize_pending(pending.value)),
+        "servers": read_part(lambda: _summarize_servers(sources, pending.value or [])),
+        "decisions": read_part(lambda: _list_decisions(sources)),
+    }
+    return PageContent(template="overview.html", values=values)
+
+
+def _summarize_pending(reviews: list[Review]) -> Values:
+    ranks = {"critical": 0, "review": 1, "info": 2}
+    waiting = sorted(reviews, key=lambda review: (ranks.get(review.level, 0), review.opened, review.name))
+    return {
+        "counts": count_levels(reviews),
+        "total": len(reviews),
+        "oldest": min((review.opened for review in reviews), default=None),
+        "groups": group_by_server(waiting[:_MAX_WAITING]),
+        "more": max(0, len(waiting) - _MAX_WAITING),
+    }
+
+
+def _summarize_servers(sources: Sources, pending: list[Review]) -> Values:
+    status = report_status(sources.scopes, blocked=group_blocked_items(pending, sources.scopes))
+    return {
+        "states": [_count_state(state, status.servers) for state in _STATES],
+        "total": len(status.servers),
+        "attention": [server for server in status.servers if server.needs_attention],
+        "problems": [row for row in status.report.rows if row.severity == "critical"],
+        "next": status.report.next_command,
+    }
+
+
+def _count_state(state: str, servers: tuple[ServerStatus, ...]) -> tuple[str, int, int]:
+    """Return a state, how many servers are in it, and how many could be."""
+    relevant = [value for server in servers if (value := getattr(server, state)) != "n/a"]
+    return state, relevant.count("yes"), len(relevant)
+
+
+def _list_decisions(sources: Sources) -> list[Review]:
+    decided = sources.state.reviews.select((APPROVED, REJECTED))
+    return sorted(decided, key=lambda review: review.decided, reverse=True)[:_MAX_DECISIONS]

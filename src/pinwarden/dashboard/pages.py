@@ -1,0 +1,71 @@
+"""Find the page at a path, and render pages in the frame of the dashboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.dashboard import overview, review_pages
+from pinwarden.dashboard.access import DashboardSession
+from pinwarden.dashboard.sources import DashboardRequest, Sources
+from pinwarden.system.clock import wall_clock
+from pinwarden.web.pages import PageContent, Pages
+
+_FOLDER = Path(__file__).parent
+SCRIPT = "assets/dashboard.js"
+"""The path of the only script: keys and live updates."""
+_pages = Pages(_FOLDER / "templates")
+
+Build = Callable[..., PageContent]
+ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
+    (re.compile(pattern, re.ASCII), build)
+    for pattern, build in (
+        (r"", overview.build_overview_page),
+        (r"reviews/", review_pages.build_queue_page),
+        (r"reviews/selected/", review_pages.build_selected_page),
+        (r"reviews/([0-9a-f]{32})/", review_pages.build_review_page),
+    )
+)
+
+
+def find_page(sources: Sources, request: DashboardRequest) -> PageContent | None:
+    """Return the page at a path; None if there is none."""
+    for pattern, build in ROUTES:
+        match = pattern.fullmatch(request.path)
+        if match is not None:
+            return build(sources, request, *match.groups())
+    return None
+
+
+def render_page(path: str, content: PageContent, session: DashboardSession | None) -> bytes:
+    """Render a page for a session; without one, for a person who has not signed in."""
+    context = {
+        "site_name": "Pinwarden",
+        "now": wall_clock(),
+        "section": path.partition("/")[0],
+        "person": None if session is None else session.person,
+        "csrf": "" if session is None else session.csrf_token,
+        "notices": () if session is None else session.take_notices(),
+        **content.values,
+    }
+    return _pages.render(content.template, path, context)
+
+
+def build_error_page(err: PinwardenError, status: int) -> PageContent:
+    """Build the page about an error. It reads no database."""
+    return PageContent(
+        template="dashboard_error.html",
+        values={"status": status, "code": err.code, "message": err.message, "hint": err.hint},
+    )
+
+
+def build_sign_in_page(problem: PinwardenError | None = None) -> PageContent:
+    """Build the page that asks for a code."""
+    return PageContent(template="sign_in.html", values={"problem": problem})
+
+
+def read_script() -> bytes:
+    """Return the script of the dashboard."""
+    return (_FOLDER / SCRIPT).read_bytes()
