@@ -91,6 +91,13 @@ def observed(world: World) -> None:
     world.done("census", "run", ".mcp.json", *options)
 
 
+def observed_again(world: World) -> None:
+    observed(world)
+    world.serve(POISONED)
+    options = ("--allow-execute", "--no-sandbox", "--database", "census.sqlite", "--refresh")
+    assert world.run("census", "run", ".mcp.json", *options).code == 1
+
+
 def poisoned(world: World) -> None:
     served(world)
     world.serve(POISONED)
@@ -548,6 +555,9 @@ CASES = (
     case("census run", ".mcp.json --allow-execute --no-sandbox --database census.sqlite", on=poisoned, code=1),
     case("census run", "ftp://registry.example --database census.sqlite", code=2, errs=True),
     case("census status", "--database census.sqlite", on=observed),
+    case("census diff", "--database census.sqlite", on=observed_again, code=1),
+    case("census diff", "1 1 --database census.sqlite", on=observed),
+    case("census diff", "--database census.sqlite", on=observed, code=1, errs=True),
     case("census status", "7 --database census.sqlite", on=observed, code=1, errs=True),
 )  # fmt: skip
 

@@ -44,4 +44,11 @@ def status() -> Schema:
     return _run("census status")
 
 
-BY_COMMAND: dict[str, Callable[[], Schema]] = {"census run": run, "census status": status}
+def diff() -> Schema:
+    facts = ("server", "state", "version", "artifact", "publisher", "provenance", "surface")
+    change = exactly({"server": FULL_TEXT, "fact": one_of(facts), "before": TEXT, "after": TEXT})
+    body = exactly({"before": COUNT, "after": COUNT, "source": FULL_TEXT, "changes": array(change)})
+    return output("census diff", body)
+
+
+BY_COMMAND: dict[str, Callable[[], Schema]] = {"census run": run, "census status": status, "census diff": diff}

@@ -219,9 +219,8 @@ async def _work_until_stopped(work: Callable[[], Coroutine[Any, Any, None]]) -> 
 @contextlib.contextmanager
 def _open_context(project: Project, access: CensusAccess, database: Database) -> Iterator[FetchContext]:
     """Open the connections and the store that all jobs of a worker share."""
-    project = replace(
-        project, variables={name: project.variables[name] for name in _KEPT_VARIABLES if name in project.variables}
-    )
+    # A started server may expand no variable of the worker; the registries come from its settings.
+    kept = {name: project.variables[name] for name in _KEPT_VARIABLES if name in project.variables}
     rules = FetchRules(
         allow_private=access.allow_private,
         allow_plain_http=access.allow_plain_http,
@@ -230,7 +229,7 @@ def _open_context(project: Project, access: CensusAccess, database: Database) ->
     fetcher = Fetcher(rules, os.environ, pace=SharedPace(database, access.per_second), user_agent=access.user_agent)
     try:
         yield FetchContext(
-            project=project,
+            project=replace(project, variables=kept),
             sources=PackageSources.from_project(project),
             fetcher=fetcher,
             store=Store(Path(locate_store(project))),

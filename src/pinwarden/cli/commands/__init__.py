@@ -153,6 +153,9 @@ _CATALOG = {
         "census run": ("census", "census_run", "Observe every server of a source, and compare it with the last run"),
         "census worker": ("census", "census_worker", "Work on the runs of a census, on this machine"),
         "census status": ("census", "census_status", "Show how far a run is, what failed, and what was found"),
+        "census diff": ("census", "census_diff", "Show which servers differ between two runs"),
+        "census report": ("census", "census_report", "Write the report of a run as a static site with feeds"),
+        "census export": ("census", "census_export", "Export the results of a run as CSV or Parquet"),
     },
     "Low-level tools": {
         "canonicalize": ("digest", "canonicalize", "Print JSON in canonical form"),

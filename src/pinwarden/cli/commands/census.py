@@ -241,3 +241,77 @@ def _work(census: Census, args: Namespace, run: int | None) -> None:
             progress.update(min(done, total), total)
 
         census.work(find_current_project(), _read_access(args), _read_examination(args), _read_worker(args, run), show)
+
+
+def _configure_report(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", help="folder for the pages; files of an earlier report in it are replaced")
+    parser.add_argument("--run", type=int, metavar="N", help="number of the run (default: the newest)")
+    _add_database_argument(parser)
+
+
+@command(_configure_report)
+def census_report(args: Namespace) -> int:
+    """Write the report of a run as a static site: charts, findings, questions, servers, and two feeds.
+
+    The pages contain no script and load nothing from elsewhere. feed.json is a JSON Feed and feed.atom an Atom feed of
+    the findings of the last seven days.
+
+    Examples:
+      pinwarden census report census-report --database census.sqlite
+    """
+    import sys
+
+    from pinwarden.census.report import write_report
+    from pinwarden.core.text import plural
+
+    with _open(args) as census:
+        count = write_report(census, args.run, Path(args.folder))
+    sys.stdout.write(f"wrote {plural(count, 'file')} to {args.folder}\n")
+    return 0
+
+
+def _configure_diff(parser: ArgumentParser) -> None:
+    parser.add_argument("before", nargs="?", type=int, help="number of a run (default: the one before the newest)")
+    parser.add_argument("after", nargs="?", type=int, help="number of a later run (default: the newest)")
+    _add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_diff)
+def census_diff(args: Namespace) -> int:
+    """Show which servers differ between two runs: state, version, artifact, publisher, provenance or surface.
+
+    The exit code is 1 if a server differs.
+
+    Examples:
+      pinwarden census diff --database census.sqlite
+    """
+    from pinwarden.census.export import compare_runs
+
+    with _open(args) as census:
+        return emit(compare_runs(census, args.before, args.after), args.format)
+
+
+def _configure_export(parser: ArgumentParser) -> None:
+    parser.add_argument("file", help="file to write")
+    parser.add_argument("--as", dest="kind", choices=("csv", "parquet"), default="csv", help="format (default: csv)")
+    parser.add_argument("--run", type=int, metavar="N", help="number of the run (default: the newest)")
+    _add_database_argument(parser)
+
+
+@command(_configure_export)
+def census_export(args: Namespace) -> int:
+    """Export the results of a run, a row for each server, for your own analysis.
+
+    Examples:
+      pinwarden census export results.csv --database census.sqlite
+    """
+    import sys
+
+    from pinwarden.census.export import export_results
+    from pinwarden.core.text import plural
+
+    with _open(args) as census:
+        count = export_results(census, args.run, args.kind, Path(args.file))
+    sys.stdout.write(f"wrote {plural(count, 'row')} to {args.file}\n")
+    return 0
