@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_a_pull_that_fails_while_it_writes_leaves_nothing_behind(run: Run, regis
         ended, report = run(*pull, "--unpack", unpack)
         assert (ended != 0, report["error"]["code"]) == (True, code)
         assert (Path("new").exists(), Path("taken").read_text()) == (False, "mine")
+    assert run(*[word if word != "new" else "again" for word in pull], "--unpack", "installed")[0] == 0
+    shutil.rmtree("installed")
+    earlier = {path: f"earlier {path.name}".encode() for path in Path("again").iterdir()}
+    for path, content in earlier.items():
+        path.write_bytes(content)
+    ended, report = run(*[word if word != "new" else "again" for word in pull], "--unpack", "taken/below")
+    assert (ended, report["error"]["code"]) == (3, "FILE_UNWRITABLE")
+    assert {path: path.read_bytes() for path in Path("again").iterdir()} == earlier
     pull[pull.index("new")] = "taken/output"
     ended, report = run(*pull, "--unpack", "installed")
     assert (report["error"]["code"], Path("installed").exists()) == ("FILE_UNWRITABLE", False)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.gateway.session.deferred import RequestTimeouts
+from pinwarden.gateway.session.messages import OpenRequest
 from tests.cli.run import pinwarden
 from tests.gateway.http_gateway import RawClient
 from tests.gateway.session_harness import SEARCH, SessionHarness
@@ -42,6 +44,30 @@ def cancelled(harness: SessionHarness) -> list[Any]:
 def pass_time(harness: SessionHarness, seconds: int) -> None:
     for _ in range(seconds):
         harness.tick(1)
+
+
+class OpenCalls(dict[Any, OpenRequest]):
+    """Open requests. One that is looked at gets its result right after that, on the thread of the fast path."""
+
+    def __init__(self, calls: dict[Any, OpenRequest]) -> None:
+        super().__init__(calls)
+        self.answered: list[Any] = []
+
+    def get(self, request_id: Any, default: Any = None) -> Any:
+        request = super().get(request_id, default)
+        if super().pop(request_id, None) is not None:
+            self.answered.append(request_id)
+        return request
+
+
+def test_a_call_that_gets_its_result_during_the_check_for_timeouts_is_not_opened_again() -> None:
+    timeouts, calls = RequestTimeouts(300), OpenCalls({1: "search_notes", 2: "search_notes"})
+    assert timeouts.find_overdue(calls, 0.0) == []
+    del calls[2]
+    assert timeouts.find_overdue(calls, 1.0) == []
+    assert set(calls).isdisjoint((*calls.answered, 2))
+    overdue = timeouts.find_overdue(calls, 301.0)
+    assert [request.request_id for request in overdue] == [1]
 
 
 def test_an_unanswered_stdio_call_times_out_with_an_error_and_is_cancelled_at_the_server() -> None:

@@ -270,6 +270,23 @@ def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, t
     assert locked.events() == []
 
 
+def test_if_one_of_two_locks_changes_while_both_are_written_neither_is_approved(
+    locked: ReviewWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = tmp_path / "zz"
+    shutil.copytree(locked.root, second)
+    locked.serve(CHANGED)
+    locked.record(name_lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    pending = locked.waiting()
+    assert len(pending) == 2
+    before = locked.files()
+    meanwhile(monkeypatch, (second / ".mcp-lock.json.lock").mkdir)  # no process can lock it from then on
+    outcome = locked.run("review", "approve", *pending)
+    assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, "not restored" in outcome.err) == (3, True, False)
+    assert (locked.files(), locked.waiting()) == (before, pending)
+    assert locked.run("review", "list").out.count("pending review") == 1
+
+
 def test_a_rejection_that_is_undone_is_pending_again(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
     assert locked.run("review", "reject", name, "--why", "no").code == 0

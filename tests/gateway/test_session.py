@@ -228,6 +228,54 @@ def test_first_use_completes_even_if_the_last_list_fails(
     assert harness.session.is_idle
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_first_use_waits_for_a_server_that_is_too_slow_to_list_anything(era: str) -> None:
+    slow = {**HONEST, "deaf": ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]}
+    harness = SessionHarness(slow, HONEST, first_use=True, era=era)
+    harness.open()
+    assert harness.call_tool("search_notes") == {}
+    call = harness._last
+    for _ in range(21):
+        harness.tick(1)
+    assert harness.approvals.surface is None
+    harness.switch_server_state()
+    for _ in range(10):
+        harness.tick(1)
+    assert "result" in harness.response_to(call)
+    assert harness.list_names() == ["search_notes", "delete_note"]
+    assert [fact.kind for fact in harness.events].count("trusted") == 1
+
+
+@pytest.mark.parametrize("accepts_handshake", [True, False])
+def test_a_late_response_to_discover_does_not_end_the_handshake_that_replaced_it(accepts_handshake: bool) -> None:
+    """The official client waits ten seconds for a server that starts slowly, then sends ``initialize`` too.
+
+    The server refuses lists in between. Approving them as empty would block the whole server.
+    """
+    harness = SessionHarness({**HONEST, "deaf": ["server/discover", "initialize"]}, first_use=True)
+    described = {"serverInfo": {"name": "notes", "version": "1"}, "capabilities": {"tools": {}}}
+    discovered = {**described, "supportedVersions": ["2026-07-28"], "resultType": "complete"}
+    harness.stateless = True
+    assert harness.open() == {}
+    discover = harness._last
+    harness.stateless = False
+    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test-client"}}
+    assert harness.request("initialize", about) == {}
+    initialize, sent = harness._last, len(harness.to_server)
+    harness.server_sends({"jsonrpc": "2.0", "id": discover, "result": discovered})
+    assert (harness.to_server[sent:], harness.approvals.surface) == ([], None)
+    if accepts_handshake:
+        result = {**described, "protocolVersion": "2025-11-25"}
+        harness.server_sends({"jsonrpc": "2.0", "id": initialize, "result": result})
+        harness.notify("notifications/initialized")
+    else:
+        harness.server_sends({"jsonrpc": "2.0", "id": initialize, "error": {"code": -32022, "message": "no"}})
+        harness.stateless = True
+        assert harness.request("server/discover") == {}
+        harness.server_sends({"jsonrpc": "2.0", "id": harness._last, "result": discovered})
+    assert harness.list_names() == ["search_notes", "delete_note"]
+
+
 def test_first_use_does_not_trust_duplicate_or_unreadable_items() -> None:
     odd = '{"name":"odd","name":"odd","inputSchema":{}}'
     twins = [{"name": "Delete_Note", "inputSchema": {}}, DELETE]

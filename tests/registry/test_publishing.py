@@ -316,6 +316,26 @@ def test_adding_an_attestation_later_changes_nothing_else(world: World) -> None:
     assert code_of(add_attestation, world.registry, caller, unknown) == "SERVER_NOT_FOUND"
 
 
+def test_publishing_again_with_new_attestations_stores_them_and_moves_nothing(anywhere: World) -> None:
+    made = bundle()
+    first = anywhere.publish(made, attestations=[attested(made, ACME)])
+    again = anywhere.publish(made, attestations=[attested(made, ACME), attested(made, MALLORY, "auditor")])
+    assert replace(again, attestations=()) == replace(first, attestations=())
+    assert (len(first.attestations), len(again.attestations)) == (1, 2)
+    assert set(as_json(anywhere.files.get("versions/acme.notes/1.0.0.json"))["attestations"]) == set(again.attestations)
+    assert log_size(anywhere) == 1
+
+
+def test_attack_publishing_again_does_not_exceed_the_limit_of_attestations(tmp_path: Path) -> None:
+    world = open_world(tmp_path, limits=RegistryLimits(attestations=2))
+    made = bundle()
+    junk = [attested(made, PrivateKey.from_seed(bytes([seed]) * 32)) for seed in range(3)]
+    world.publish(made, attestations=junk[:2])
+    assert code_of(world.publish, made, attestations=junk[2:]) == "PUBLISH_LIMIT"
+    assert len(world.publish(made).attestations) == 2
+    world.registry.database.close()
+
+
 def test_a_yank_is_logged_and_removes_every_pointer(anywhere: World) -> None:
     made = bundle()
     anywhere.publish(made, channel="stable")

@@ -5,10 +5,12 @@ A bundle is one OCI artifact; its layers are the archive, the documents, the att
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
+from secrets import token_hex
 from typing import NoReturn
 
 from pinwarden.artifacts.endpoints.docker import find_registry_endpoint
@@ -243,21 +245,42 @@ def _plan_output_files(
 def _write_all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
     """Write files and create missing folders.
 
-    If the block raises, the new files and folders are removed. Files that existed before keep their new content.
+    If a file cannot be written or the block raises, the new files and folders are removed, and replaced files get their
+    earlier content back.
     """
     created: list[Path] = []
+    earlier: dict[Path, Path] = {}
     try:
         for path, data in files.items():
             _make_folder(path.parent, created)
-            if not path.exists():
+            if path.exists() or path.is_symlink():
+                earlier[path] = _keep_earlier(path)
+            else:
                 created.append(path)
             write_atomically(path, data)
         yield list(files)
     except BaseException:
+        for path, kept in earlier.items():
+            kept.replace(path)
         for path in reversed(created):
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
         raise
+    for kept in earlier.values():
+        kept.unlink()
+
+
+def _keep_earlier(path: Path) -> Path:
+    """Keep the content of a file under another name next to it, and return that name."""
+    kept = path.with_name(f".{path.name}.{token_hex(8)}.earlier")
+    try:
+        kept.hardlink_to(path)
+    except OSError:  # a file system without hard links
+        try:
+            shutil.copy2(path, kept, follow_symlinks=False)
+        except OSError as err:
+            raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be replaced: {err.strerror or err}") from err
+    return kept
 
 
 def _make_folder(folder: Path, created: list[Path]) -> None:

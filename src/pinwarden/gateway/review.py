@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -236,8 +237,8 @@ def approve_reviews(
     2. Compute the new surface of each server, and check that it can be written.
     3. Record the approval in the audit log.
     4. Mark the reviews as approved, if they are still pending.
-    5. Share the approvals of locks with other gateways, and write the locks and the store. If writing fails, the
-       affected reviews are pending again.
+    5. Share the approvals of locks with other gateways, and write the locks and the store. If one cannot be written,
+       the others are restored, and all reviews are pending again.
     """
     for name in names:
         state.reviews.get(name)  # fail before the state folder is created
@@ -344,16 +345,26 @@ def _plan_changes(
 def _write_plans(
     plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]
 ) -> None:
-    """Write each plan. If a plan fails, undo its decisions and the decisions of the following plans."""
-    for index, plan in enumerate(plans):
-        try:
-            plan.baseline.approve(plan.changed, approver, now)
-        except BaseException as err:
-            undo([review for failed in plans[index:] for review in failed.reviews])
-            if index and isinstance(err, PinwardenError):
-                written = ", ".join(done.baseline.place for done in plans[:index])
-                raise PinwardenError(err.code, f"{err.message}; already written: {written}", hint=err.hint) from err
-            raise
+    """Write all plans. If one fails, restore what the others wrote, and undo all decisions."""
+    try:
+        with ExitStack() as written:
+            for lock, keys in _list_changed_entries(plans).items():
+                written.enter_context(lock_store.restore_on_error(lock, keys))
+            for plan in plans:
+                written.enter_context(plan.baseline.restore_on_error())
+                plan.baseline.approve(plan.changed, approver, now)
+    except BaseException:
+        undo([review for plan in plans for review in plan.reviews])
+        raise
+
+
+def _list_changed_entries(plans: Sequence[_Plan]) -> dict[Path, list[str]]:
+    """Return the entries that the plans change, by lock. Several plans may change one lock."""
+    changed: dict[Path, list[str]] = {}
+    for plan in plans:
+        if plan.baseline.lock is not None:
+            changed.setdefault(plan.baseline.lock, []).extend(plan.changed)
+    return changed
 
 
 def _undo_approval(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
@@ -394,8 +405,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
         _record_decision(state, reviews, approver, HELD)
         _withdraw_approvals(state, reviews, approver, now)
         state.reviews.reopen(reviews)
-        for plan in plans:
-            plan.baseline.approve(plan.changed, approver, now)
+        _write_plans(plans, approver, now, undo=lambda _: None)  # the reviews stay pending, so nothing passes
     pending = [replace(review, state=PENDING, decided="", decided_by="", why="") for review in reviews]
     report = Report(
         command="review reopen",
@@ -620,6 +630,9 @@ class _Baseline(Protocol):
     def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Replace approved surfaces. Raises if the surfaces changed since they were read."""
 
+    def restore_on_error(self) -> AbstractContextManager[None]:
+        """Restore the approved surfaces of a store if the block raises. Locks are restored all at once."""
+
 
 class _LockBaseline:
     """A server in a lock, with its entries for all clients."""
@@ -644,6 +657,10 @@ class _LockBaseline:
     def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Write the lock and the approved surfaces."""
         approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
+
+    def restore_on_error(self) -> AbstractContextManager[None]:
+        """Do nothing: `lock_store.restore_on_error` restores the lock."""
+        return nullcontext()
 
     def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
         lock, texts = lock_store.read_with_files(self._project.lock)
@@ -738,6 +755,18 @@ class _FirstUseBaseline:
             candidate.refuse_if_blocked()
             why = candidate.build_reason(approver.reason)
             self._store.approve(self._trusted, candidate.surface, by=approver.by, why=why, now=now)
+
+    @contextmanager
+    def restore_on_error(self) -> Iterator[None]:
+        """Restore the trusted surface if the block raises, unless another process changed it."""
+        before = self._trusted
+        try:
+            yield
+        except BaseException:
+            current = self._store.find(before.server)
+            if current is not None and current.generation == before.generation + 1:
+                self._store.approve(current, before.surface, by=before.changed_by, why=before.why, now=before.changed)
+            raise
 
 
 def _open_baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:

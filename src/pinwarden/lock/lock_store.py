@@ -195,9 +195,9 @@ def write_bytes(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
 def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     """Restore the lock and the files next to it if the block raises or is interrupted.
 
-    ``keys`` are the entries that the block changes. If other entries changed in the meantime, another process wrote the
-    lock, and it is left as it is. A lock that the block created is removed. If the lock cannot be restored, the raised
-    error says so.
+    ``keys`` are the entries that the block changes. A lock that the block created is removed. If other entries changed
+    in the meantime, another process wrote the lock, and it is left as it is. The raised error says if the lock was not
+    restored.
     """
     lock, files = read_with_files(path)
     data = _read_if_exists(path)
@@ -206,26 +206,35 @@ def restore_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
         yield
     except BaseException as err:
         try:
-            with hold_write_lock(path):
-                _finish_earlier_write(path)
-                current = read(path)
-                if current is not None and current != lock and _list_other_entries(current, keys) == others:
-                    _undo(path, current, lock, data, files)
+            if _read_if_exists(path) != data:
+                _undo(path, lock, data, files, others, keys)
         except PinwardenError as failure:
-            message = f"{getattr(err, 'message', err)}; {path} has the new entries, and was not restored"
+            message = f"{getattr(err, 'message', err)}; {path} was not restored and has the new entries"
             raise PinwardenError(failure.code, f"{message}: {failure.message}", hint=failure.hint) from err
         raise
 
 
-def _undo(path: Path, current: Lock, lock: Lock | None, data: bytes | None, files: Mapping[str, bytes]) -> None:
+def _undo(  # noqa: PLR0913, PLR0917
+    path: Path,
+    lock: Lock | None,
+    data: bytes | None,
+    files: Mapping[str, bytes],
+    others: tuple[Entry, ...],
+    keys: Collection[str],
+) -> None:
     """Replace the current lock by the earlier one, or remove it if there was none."""
-    if lock is not None and data is not None:
-        _restore(path, data, files)
-        _remove_unpinned(path, current, lock)
-        return
-    _remove(path)
-    for pin in list_pins(current):
-        _remove(_resolve_path(path, pin.path))
+    with hold_write_lock(path):
+        _finish_earlier_write(path)
+        current = read(path)
+        if current is None or _list_other_entries(current, keys) != others:
+            raise PinwardenError("LOCK_BUSY", "another process changed it")
+        if lock is not None and data is not None:
+            _restore(path, data, files)
+            _remove_unpinned(path, current, lock)
+            return
+        _remove(path)
+        for pin in list_pins(current):
+            _remove(_resolve_path(path, pin.path))
 
 
 def _list_other_entries(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:

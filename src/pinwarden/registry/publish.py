@@ -114,7 +114,8 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
     5. Refuse to move the channel to an older version, unless the request allows it.
     6. Write version, log event and head in one transaction.
 
-    For a version that is already published, steps 3 and 4 are skipped, and only the channel moves.
+    For a version that is already published, steps 3 and 4 are skipped. Its new attestations are stored, and the channel
+    moves.
     """
     submitted = _parse_request(registry, request)
     with registry.database.transaction() as transaction:
@@ -321,13 +322,14 @@ def _write_publication(
     previous = channel.version if channel is not None else None
     if present is not None:
         _refuse_other_content(present, submitted)
+        if present.yanked is not None and previous != present.version:
+            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
+        present = _store_new_attestations(transaction, registry, submitted, present)
         if channel is not None and previous == present.version:
             mark_statement_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
             return PublishResult(
                 version=present, channel=submitted.channel, seq=channel.seq, previous_version=previous, changed=False
             )
-        if present.yanked is not None:
-            raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
     mark_statement_used(transaction, registry, submitted.statement)
     if not submitted.allow_older:
         refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
@@ -338,6 +340,20 @@ def _write_publication(
     record_success(transaction, registry, caller, submitted.statement, submitted.subject)
     written = publications.find_version(transaction, descriptor.name, descriptor.version) or published
     return PublishResult(version=written, channel=submitted.channel, seq=seq, previous_version=previous, changed=True)
+
+
+def _store_new_attestations(
+    transaction: Transaction, registry: Registry, submitted: Submission, present: PublishedVersion
+) -> PublishedVersion:
+    """Store the attestations that a published version does not have yet. Returns the version with all of them."""
+    known = dict.fromkeys((*present.attestations, *(cid for cid, _ in submitted.attestations)))
+    if len(known) == len(present.attestations):
+        return present
+    if len(known) > registry.limits.attestations:
+        limit = registry.limits.attestations
+        raise PinwardenError("PUBLISH_LIMIT", f"{submitted.subject} would have more than {limit} attestations")
+    publications.add_attestations(transaction, present.root_cid, present.descriptor_cid, submitted.attestations)
+    return replace(present, attestations=tuple(sorted(known)))
 
 
 def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> None:

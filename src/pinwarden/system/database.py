@@ -69,27 +69,44 @@ def open_empty_database(schema: Schema) -> Database:
 
 
 class _SqliteTransaction(Transaction):
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    """A transaction that was begun with ``is_exclusive`` has SQLite's write lock from the start.
+
+    Another one gets it with its first write. That fails at once, without waiting, if the transaction has read before
+    and another process has written since. So such a transaction must not read before it writes.
+    """
+
+    def __init__(self, connection: _Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._has_read = self._has_written = False
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        self._has_read = True
         with _translate_sqlite_errors(self._path):
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
+        self._refuse_late_write()
         with _translate_sqlite_errors(self._path):
             return self._connection.execute(sql, values).rowcount
 
     def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
+        self._refuse_late_write()
         with _translate_sqlite_errors(self._path):
             self._connection.executemany(sql, values)
+
+    def _refuse_late_write(self) -> None:
+        if self._has_read and not (self._has_written or self._connection.is_exclusive):
+            raise TypeError("a transaction that reads before it writes needs an exclusive name")
+        self._has_written = True
 
 
 class _Connection(sqlite3.Connection):
     """A connection that records which file it opened: device and inode."""
 
     file: tuple[int, int] | None = None
+    is_exclusive = False
+    """Whether the transaction was begun with the write lock."""
 
 
 _open_databases: Counter[Path] = Counter()
@@ -165,6 +182,7 @@ class _Sqlite(Database):
 
     def _begin(self, connection: _Connection, exclusive: str | None) -> None:
         connection.execute("BEGIN" if exclusive is None else "BEGIN IMMEDIATE")
+        connection.is_exclusive = exclusive is not None
 
     def _begin_snapshot(self, connection: _Connection) -> None:
         connection.execute("BEGIN")  # with a write-ahead log, every transaction reads one state

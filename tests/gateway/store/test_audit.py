@@ -326,6 +326,20 @@ def test_a_row_outside_of_the_chain_suppresses_no_event_and_is_detected(
     assert breaks(database) == [(number, "moved")]
 
 
+def test_a_row_without_a_number_is_detected(tmp_path: Path, folder: Path) -> None:
+    """Attack: SQLite allows rows without a number, which no query for numbers finds."""
+    url = str(tmp_path / "audit.sqlite")
+    database = open_database(url, load_audit_schema())
+    with AuditLog(url, folder, limits=PATIENT) as log:
+        log.record_durably(called(1))
+        with database.transaction() as step:
+            step.run("INSERT INTO audit_entry VALUES (NULL, ?, ?, 'x')", (log.source, 1 << 60))
+        log.record_durably(called(2))
+        assert items(database) == ["1", "2"]
+    assert breaks(database) == [(0, "moved")]
+    database.close()
+
+
 @pytest.mark.parametrize(
     "change_one",
     [

@@ -135,6 +135,24 @@ def test_exclusive_writers_count_without_gaps(database: Database) -> None:
     assert [number for (number,) in database.rows("SELECT number FROM trial ORDER BY number")] == list(range(1, 81))
 
 
+def test_a_transaction_that_reads_before_it_writes_needs_an_exclusive_name(tmp_path: Path) -> None:
+    """Otherwise it would fail with "database is locked" whenever another process writes between the two."""
+    database = open_database(tmp_path / "a.sqlite", TRIAL)
+    with database.transaction() as step:
+        assert step.rows("SELECT number FROM trial") == []
+        with pytest.raises(TypeError, match="exclusive"):
+            step.run(ADD, (1, "", None))
+    with database.transaction() as step:
+        step.run(ADD, (1, "", None))
+        assert step.rows("SELECT number FROM trial") == [(1,)]
+        step.run(ADD, (2, "", None))
+    with database.transaction(exclusive="count") as step:
+        assert step.rows("SELECT number FROM trial") == [(1,), (2,)]
+        step.run(ADD, (3, "", None))
+    assert database.rows("SELECT COUNT(*) FROM trial") == [(3,)]
+    database.close()
+
+
 def test_several_kinds_of_tables_are_made_at_once_in_a_new_database(database_url: str) -> None:
     """A gateway opens its log and its other tables on two threads, in a new database."""
     kinds = [

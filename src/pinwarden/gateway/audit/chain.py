@@ -174,13 +174,18 @@ def _build_like_pattern(name: str, text: str) -> str:
 
 
 def read_rows(database: Database) -> Iterator[tuple[int, bytes, tuple[str, int]]]:
-    """Yield all rows in order: number, line, and the columns ``source`` and ``nth``. Includes numbers below 1."""
+    """Yield all rows in order: number, line, and the columns ``source`` and ``nth``.
+
+    Includes rows that no gateway writes: with numbers below 1, and without a number, which SQLite allows in a primary
+    key. The latter have the number 0 here.
+    """
     columns = "SELECT number, entry, source, nth FROM audit_entry"
-    page = database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
-    after = page[-1][0] if page else 0
+    page = database.rows(f"{columns} WHERE number IS NULL LIMIT {_PAGE}")
+    page += database.rows(f"{columns} WHERE number < 1 ORDER BY number LIMIT {_PAGE}")
+    after = 0
     while True:
         for number, text, source, nth in page:
-            yield number, str(text).encode("utf-8", "surrogatepass"), (source, nth)
+            yield number or 0, str(text).encode("utf-8", "surrogatepass"), (source, nth)
         page = database.rows(f"{columns} WHERE number > ? ORDER BY number LIMIT {_PAGE}", (after,))
         if not page:
             return

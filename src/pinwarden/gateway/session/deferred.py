@@ -100,6 +100,20 @@ class DeferredMessages:
         self._bytes = sum(len(message.data) for message in queue)
 
 
+def take_off_fast_path(open_requests: dict[Any, OpenRequest], request_id: Any) -> OpenRequest | None:
+    """Let the session decide on the result of an open call. Returns the open request; None if its result has come.
+
+    The fast path removes calls at any moment, without the session's lock. So the call is taken out in one step before
+    it is put back: a result that comes in between is left to the session, which waits for the lock.
+    """
+    request = open_requests.pop(request_id, None)
+    if request is None:
+        return None
+    if type(request) is str:
+        request = ForwardedRequest(request_id, CALL, request)
+    return open_requests.setdefault(request_id, request)
+
+
 _MAX_TIMED_OUT = 1_000
 
 
@@ -129,10 +143,9 @@ class RequestTimeouts:
                 since[request_id] = request, now
             elif type(request) is str:
                 # The fast path keeps only the tool's name, which a later call under the same id could share.
-                forwarded = ForwardedRequest(request_id, CALL, request)
-                if open_requests.get(request_id) is request:
-                    open_requests[request_id] = forwarded
-                since[request_id] = forwarded, known[1]
+                forwarded = take_off_fast_path(open_requests, request_id)
+                if forwarded is not None:
+                    since[request_id] = forwarded, known[1]
             else:
                 since[request_id] = known
                 late = now - max(known[1], self._restarted) >= self.seconds

@@ -41,6 +41,7 @@ class CheckedList:
             "kind",
             "order",
             "problem",
+            "was_unanswered",
         ),
         "uses",
     )
@@ -60,6 +61,8 @@ class CheckedList:
         self.uses = 0
         self.problem: str | None = None
         """Why the list could not be read."""
+        self.was_unanswered = False
+        """Whether the server sent no list at all, but an error or nothing in time. It may send the list later."""
         self.call_events: dict[str, AuditEvent] | None = None
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
@@ -135,6 +138,14 @@ class CheckedLists:
         """End the handshake. ``server`` is the server's description of itself; None if the handshake failed."""
         self._in_handshake = False
         if server is not None:
+            self.server = server
+
+    def on_discovered(self, server: dict[str, Any] | None) -> None:
+        """Set the server's description of itself from a response to ``server/discover``. Ignored during a handshake.
+
+        A client that gets this response too late begins a handshake. The server refuses requests until that ends.
+        """
+        if server is not None and not self._in_handshake:
             self.server = server
 
     def set_client_meta(self, meta: dict[str, Any]) -> None:
@@ -335,7 +346,7 @@ class CheckedLists:
         overdue = [request_id for request_id, request in self._requests.items() if now - request.since > limit]
         for request_id in overdue:
             request = self._requests.pop(request_id)
-            self._fail_list(request, now, "The server did not send its list in time.")
+            self._fail_list(request, now, "The server did not send its list in time.", was_unanswered=True)
         return bool(overdue)
 
     def on_response(self, data: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
@@ -351,7 +362,8 @@ class CheckedLists:
             if code == METHOD_NOT_FOUND and not request.pages:
                 self._complete_list(request, (), now, out)
             else:
-                self._fail_list(request, now, "The server responded to the request for its list with an error.")
+                reason = "The server responded to the request for its list with an error."
+                self._fail_list(request, now, reason, was_unanswered=True)
             return True
         request.bytes += len(data)
         if request.bytes > self._guard.limits.max_list_bytes:
@@ -405,7 +417,7 @@ class CheckedLists:
             out.to_client.append(_build_list_changed(kind))
         return True
 
-    def _fail_list(self, request: _ListRequest, now: float, reason: str) -> None:
+    def _fail_list(self, request: _ListRequest, now: float, reason: str, *, was_unanswered: bool = False) -> None:
         if request.kind is None:
             self._requesting.pop(DISCOVER, None)
             self.server = {}
@@ -414,7 +426,7 @@ class CheckedLists:
         # This time makes the empty list outdated after _RETRY_SECONDS.
         received_at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
         checked_list = CheckedList(request.kind, (), received_at, self.get_change_count(request.kind), request.order)
-        checked_list.problem = reason
+        checked_list.problem, checked_list.was_unanswered = reason, was_unanswered
         self._lists[request.kind.member] = checked_list
 
     def _request_list(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
@@ -437,7 +449,8 @@ class CheckedLists:
     def _approve_first_use(self, now: float, out: OutputBuilder) -> bool:
         """Request all lists, and approve them when they are complete. Returns whether approvals exist afterwards."""
         for kind in self._list_offered_kinds():
-            if kind.member not in self._lists:
+            known = self._lists.get(kind.member)
+            if known is None or (known.was_unanswered and self._is_outdated(known, now)):
                 self._request_list(kind, now, out)
         self._approve_if_complete(out)  # if the last list failed, no further response will come
         return self._guard.approved is not None
@@ -449,6 +462,8 @@ class CheckedLists:
         if any(kind.member not in self._lists for kind in offered):
             return
         lists = {kind.member: self._lists[kind.member] for kind in offered}
+        if all(checked_list.was_unanswered for checked_list in lists.values()):
+            return  # nothing is known about the server yet, and approving nothing would block all of it
         items = {
             member: _select_unambiguous(checked_list.items)
             for member, checked_list in lists.items()

@@ -29,7 +29,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import split_array
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts
+from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts, take_off_fast_path
 from pinwarden.gateway.session.fast_path import CallFastPath
 from pinwarden.gateway.session.list_subscription import ListSubscription
 from pinwarden.gateway.session.lists import CheckedLists
@@ -277,7 +277,7 @@ class Session:
         with self._lock:
             self.guard.refresh(now)
             self.fast_path.invalidate()
-            if self._active:
+            if self._active or self._deferred.queue:
                 self._active = False
                 self._lists.request_due_lists(now, out)
             if self._lists.fail_overdue(now):
@@ -404,10 +404,8 @@ class Session:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if self._lists.is_gateway_id(request_id):
             return True
-        if is_id(request_id) and (request := self._open_requests.get(request_id)) is not None:
+        if is_id(request_id) and take_off_fast_path(self._open_requests, request_id) is not None:
             self._cancelled.add(request_id)
-            if type(request) is str:  # so that its response does not take the fast path
-                self._open_requests[request_id] = ForwardedRequest(request_id, CALL, request)
         return self._deferred.cancel(request_id)
 
     # Messages of the server
@@ -521,11 +519,13 @@ class Session:
         if not decided:
             response.attempts += 1
             self._deferred.add(response, out)
-        elif response.method in ("initialize", "server/discover"):
+        elif response.method == "initialize":
             self._lists.end_handshake(self._server.info)
             self._retry_deferred(now, out)
-            if response.method == "server/discover":
-                self._request_lists_for_first_use(now, out)
+        elif response.method == "server/discover":
+            self._lists.on_discovered(self._server.info)
+            self._retry_deferred(now, out)
+            self._request_lists_for_first_use(now, out)
 
     def _take_open_request(self, request_id: Any) -> ForwardedRequest | None:
         """Remove and return the open request that a response belongs to."""
