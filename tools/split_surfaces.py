@@ -3,7 +3,8 @@
 FOLDER is what `tools/collect_surfaces.py` wrote. FOLDER/development and FOLDER/held-out get ``servers.jsonl`` and
 ``upgrades.jsonl`` for `benchmarks/judgement.py`. The split is by publisher: the hash of the name decides, but a
 publisher or package whose text or score was used before (benchmarks/data/judgement/packages.md,
-tools/data/steering/servers.txt) is never held out.
+tools/data/steering/servers.txt) is never held out. With a file FOLDER/development.txt, the publishers in it are the
+development part instead, so that all that are collected after someone looked at the first ones are held out.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ PARTS = ("development", "held-out")
 
 
 def main(folder: Path) -> int:
-    known = read_known_names()
+    chosen = folder / "development.txt"
+    looked_at = frozenset(chosen.read_text().split()) if chosen.exists() else None
+    known = read_known_names() | (looked_at or frozenset())
     surfaces = {(doc["ecosystem"], doc["package"]): doc for doc in read_documents(folder / "surfaces")}
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {
         (part, kind): [] for part in PARTS for kind in ("servers", "upgrades")
     }
     for document in surfaces.values():
-        part = choose_part(document["source"], document["package"], known)
+        part = choose_part(document["source"], document["package"], known, by_hash=looked_at is None)
         rows[part, "servers"].append({**describe(document, part), "id": document["id"], "surface": document["surface"]})
     for older in read_documents(folder / "older"):
         newer = surfaces.get((older["ecosystem"], older["package"]))
         if newer is None or newer["version"] == older["version"]:
             continue
-        part = choose_part(newer["source"], newer["package"], known)
+        part = choose_part(newer["source"], newer["package"], known, by_hash=looked_at is None)
         identity = f"{older['id']} -> {newer['version']}"
         sides = {"before": older["surface"], "after": newer["surface"]}
         rows[part, "upgrades"].append({**describe(newer, part), "id": identity, **sides})
@@ -56,9 +59,11 @@ def read_known_names() -> frozenset[str]:
     return frozenset([cell.strip().strip("`") for row in cells for cell in row[2:4]] + [words[1] for words in listed])
 
 
-def choose_part(publisher: str, package: str, known: frozenset[str]) -> str:
+def choose_part(publisher: str, package: str, known: frozenset[str], *, by_hash: bool) -> str:
     if publisher in known or package in known:
         return "development"
+    if not by_hash:
+        return "held-out"
     return PARTS[hashlib.sha256(publisher.encode()).digest()[0] % 2]
 
 

@@ -17,6 +17,7 @@ from pinwarden.surface.drift.text_signals import (
     adds,
     describes_destruction,
     destroys,
+    erases,
     find_main_verb,
     reads,
     split_name_words,
@@ -313,7 +314,7 @@ def _compare_hint(location: ChangeLocation, old: dict[str, Any], new: dict[str, 
         _agrees_with_name(location, hint) or _is_revised_everywhere(location, hint)
     ):
         yield location.build_change("annotation_toward_harmless", before, after)
-    elif _contradicts_name(location, hint, after):
+    elif _contradicts_name(location, hint, after) and not _is_part_of_revision(location, hint):
         yield location.build_change("read_only_claimed", before, after)
     elif before is ABSENT:
         is_default = after is (not _HARMLESS_VALUES[hint])
@@ -343,6 +344,22 @@ def _is_revised_everywhere(location: ChangeLocation, hint: str) -> bool:
         1 for old, new in pairs if isinstance(old, dict) and isinstance(new, dict) and _denies_hazard(hint, old, new)
     )
     return len(list(islice(revised, _MIN_REVISED))) == _MIN_REVISED
+
+
+def _is_part_of_revision(location: ChangeLocation, hint: str) -> bool:
+    """Whether a tool stops or detaches something, and its author revised the hints of several tools together.
+
+    Not every tool with such a name is destructive: it may remove a label, or end a session.
+    """
+    if hint != "destructiveHint" or erases(location.find_main_verb()):
+        return False
+    return _is_revised_everywhere(location, hint) or _gets_first_hints_everywhere(location)
+
+
+def _gets_first_hints_everywhere(location: ChangeLocation) -> bool:
+    pairs = ((old.get("annotations"), new.get("annotations")) for old, new in location.approved.server.pair_tools())
+    first = (1 for old, new in pairs if not old and isinstance(new, dict))
+    return not location.approved.value.get("annotations") and len(list(islice(first, _MIN_REVISED))) == _MIN_REVISED
 
 
 def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:

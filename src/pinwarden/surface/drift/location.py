@@ -136,7 +136,9 @@ def _find_sentence_signals(sentence: str, location: ChangeLocation) -> Iterator[
     server = location.approved.server
     if server.names_other_server(sentence):
         yield "tool_shadowing"
-    if location.entity == "tool" and claims_read_only(sentence) and writes(location.find_main_verb()):
+    # In the schema of results, a sentence is about the results.
+    is_about_tool = location.entity == "tool" and location.field != "outputSchema"
+    if is_about_tool and claims_read_only(sentence) and writes(location.find_main_verb()):
         yield "read_only_claimed"
     signals = [*_find_weak_signals(sentence, location)]
     if signals and is_suspicious(sentence, server, has_sign=True):

@@ -27,7 +27,7 @@ from pinwarden.surface.scan.cues import ATTACK_CODES, Cue
 from pinwarden.surface.sentences import SplitSentence, split_sentences
 
 _LONE_SENTENCE = -2.6  # the evidence that the only new sentence of a server needs
-_MAX_EVIDENCE = 2.0  # the evidence that is enough in any number of new sentences
+_MAX_EVIDENCE = 4.0  # the evidence that is enough in any number of new sentences
 _SIGN = 2.5  # the evidence that a cue or another sign of an attack adds to that of its sentence
 _MIN_SIGN = -1.0  # the evidence of a sign in any sentence
 _BARE_ADDRESS = 0.0  # the evidence of a text that is only an address

@@ -319,8 +319,8 @@ def find_wrapped_names(added: Iterable[Item], approved: Iterable[Item]) -> dict[
             other = by_words.get(frozenset(word for word in plain if not word.isdigit()))
             other = other if other is not None and _mentions(item, other.key) else None
         if other is None and len(words) > 1:
-            others = (by_words.get(words - {word}) for word in words)
-            other = next((one for one in others if one is not None and _is_copy(item, one)), None)
+            others = ((word, by_words.get(words - {word})) for word in words)
+            other = next((one for word, one in others if one is not None and _is_copy(item, one, word)), None)
         if other is not None and other.key != item.key:
             wrapped[item.key] = other.key
     return wrapped
@@ -331,8 +331,14 @@ def _mentions(item: Item, name: str) -> bool:
     return isinstance(description, str) and name in description
 
 
-def _is_copy(item: Item, other: Item) -> bool:
+def _is_copy(item: Item, other: Item, added_word: str) -> bool:
+    """Whether an item has the description of another one, although its name has another word.
+
+    A description that has the word too, such as "Create an issue comment", says that the item is for another thing.
+    """
     first, second = _extract_traits(item).words, _extract_traits(other).words
+    if added_word in first - second:
+        return False
     return len(first | second) >= _MIN_WORDS and _compute_dice_coefficient(first, second) >= _COPIED_SHARE
 
 

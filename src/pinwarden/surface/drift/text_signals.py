@@ -81,6 +81,7 @@ _READING = parse_words(
 )
 _ADDING = parse_words("create add insert append comment reply")
 _DESTROYING = parse_words("delete remove drop purge wipe destroy erase truncate uninstall overwrite kill terminate")
+_ERASING = _DESTROYING - parse_words("remove uninstall kill terminate")
 _CLAIMS_READ_ONLY = lazy_pattern(
     r"\b(?:is|are|purely|strictly|completely) (?:a )?read[ -]?only\b|^\W*read[ -]?only\b"
     r"|\b(?:does not|never|will not) (?:modif(?:y|ies)|changes?|writes?|alters?) (?:any|anything|data)\b"
@@ -196,6 +197,11 @@ def describes_destruction(description: str) -> bool:
 def destroys(verb: str) -> bool:
     """Whether a verb makes data or a process disappear."""
     return verb in _DESTROYING
+
+
+def erases(verb: str) -> bool:
+    """Whether a verb makes data disappear, and not only stops or detaches something."""
+    return verb in _ERASING
 
 
 def claims_read_only(sentence: str) -> bool:

@@ -7,6 +7,7 @@ results and the limits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from math import inf
@@ -75,7 +76,7 @@ def find_steering(text: str) -> tuple[SteeringSentence, ...]:
 def _judge(sentence: str) -> str:
     """Return what a sentence tries to make the model do; empty if it describes the item."""
     model = _load()
-    features = extract_features(sentence)
+    features = _extract(sentence)
     return _describe(features, model.weights) if _score(features, model) >= model.threshold else ""
 
 
@@ -85,7 +86,7 @@ def measure_steering(sentence: str) -> float:
     if len(sentence) < _MIN_LENGTH:
         return -inf
     model = _load()
-    return (_score(extract_features(_undo_disguise(_to_plain(sentence))), model) - model.threshold) * model.step
+    return (_score(_extract(_undo_disguise(_to_plain(sentence))), model) - model.threshold) * model.step
 
 
 def supports_phrase(text: str, start: int, end: int) -> bool:
@@ -93,7 +94,7 @@ def supports_phrase(text: str, start: int, end: int) -> bool:
     plain = _to_plain(text)
     model = _load()
     return any(
-        _score(extract_features(_undo_disguise(plain[first:last])), model) >= model.support
+        _score(_extract(_undo_disguise(plain[first:last])), model) >= model.support
         for first, last, _ in split_sentences(plain)
         if first < end and start < last
     )
@@ -107,6 +108,17 @@ def _to_plain(text: str) -> str:
 
 def _undo_disguise(sentence: str) -> str:
     return sentence if sentence.isascii() else to_plain_text(sentence).text
+
+
+# Base64, as in an image of a data: URL. The rules of `hidden_text.py` decode it; as words it means nothing.
+_ENCODED = re.compile(r"[A-Za-z0-9+/=]{80,}")
+
+
+def _extract(sentence: str) -> set[str]:
+    return extract_features(sentence if len(sentence) < _MIN_ENCODED else _ENCODED.sub(" ", sentence))
+
+
+_MIN_ENCODED = 80
 
 
 def _score(features: set[str], model: _Model) -> int:

@@ -256,7 +256,7 @@ def _find_phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> 
                 continue
             if rule.negatable and _NEGATED.search(plain_form, max(0, start - 40), start):
                 continue
-            if rule.weak and not supports_phrase(text, *plain_text.to_original_span(start, end)):
+            if not rule.certain and not supports_phrase(text, *plain_text.to_original_span(start, end)):
                 continue
             yield rule.code, start, end, _is_only_quoted(plain_form, start)
     if _may_have_exfiltration(words):

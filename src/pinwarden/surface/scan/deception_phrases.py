@@ -270,6 +270,7 @@ CONCEALMENT_PHRASES = (
         rf"{_NOT} (?:ever |first |even |explicitly )?(?:tell|inform|notify|alert|warn|telling|informing|notifying"
         rf"|alerting|warning) {_PERSON}",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -286,6 +287,7 @@ CONCEALMENT_PHRASES = (
         rf"|your )?"
         r"(?:end )?(?:users?|humans?|operators?|customers?|owners?|victims?|reviewers?|security team)\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -294,6 +296,7 @@ CONCEALMENT_PHRASES = (
         r"|noticing|knowing)\b",
         r"without (?:the )?user (?:knowing|noticing|being (?:told|informed|aware))\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -306,17 +309,21 @@ CONCEALMENT_PHRASES = (
         r"|quiet)\b",
         r"(?:hide|conceal) (?:an? |the )?(?:secondary |second |additional |extra )?(?:instructions?|payload"
         r"|commands?)\b",
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
         "know see aware told informed notice notified realize realise shown learn find & not never n t doesn & "
         "user users human humans person people operator operators customer customers owner owners anyone anybody "
         "them victim administrator reviewer developer team",
-        rf"{_PEOPLE} (?:must|should|does|do|need|may|shall|will|can|is)(?:n't| not| never) (?:need to |have to "
+        # What someone does not know is a fact. What they should not learn is not.
+        rf"{_PEOPLE} (?!do(?:es)?(?:n't| not) know\b)"
+        r"(?:must|should|does|do|need|may|shall|will|can|is)(?:n't| not| never) (?:need to |have to "
         rf"|be (?:made )?"
         r"|to |ever )?(?:know|see|aware|told|informed|notice|notified|reali[sz]e|shown|find out|learn)\b"
         r"(?! (?:more|twice|again|again|until|unless|if|when|any|too))",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -329,6 +336,7 @@ CONCEALMENT_PHRASES = (
         r"(?:send|forward|upload|post|append|call|invoke|execute|copy|read|collect|include|attach|transmit|do|perform"
         r"|share|relay)(?:e?s)? (?:this|it|that|them|these|everything|\w{1,16} \w{1,16}) (?:silently|secretly|covertly"
         r"|surreptitiously|stealthily|discreetly|quietly|invisibly)\b",
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -340,6 +348,7 @@ CONCEALMENT_PHRASES = (
         rf"|doesn't) (?:know|see|notice|discover"
         r"|learn|reali[sz]e|find out)\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -349,9 +358,14 @@ CONCEALMENT_PHRASES = (
         rf"say nothing (?:to {_PERSON}|about (?:this|it|that))\b",
         r"keep quiet about\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
-        "concealment", "silent", r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b", shouted=True
+        "concealment",
+        "silent",
+        r"silent ?: ?(?:call|run|execute|invoke|send|read|write)\b",
+        shouted=True,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -362,5 +376,6 @@ CONCEALMENT_PHRASES = (
         r"|actions?|requests?|steps?|operations?|activity)\b",
         r"suppress(?:es)? the (?:real|actual|audit) (?:event|log|entry)\b",
         negatable=False,
+        certain=True,
     ),
 )

@@ -199,16 +199,16 @@ class PhraseRule(Record):
     """Whether ``never`` or ``do not`` before the phrase makes it harmless."""
     shouted: bool
     """Whether the phrase counts only in capital letters, as in ``SYSTEM:``."""
-    weak: bool
-    """Whether descriptions have the phrase too, so that it counts only in a sentence that the classifier suspects."""
+    certain: bool
+    """Whether the phrase counts in any sentence. Others count only in a sentence that the classifier suspects too."""
 
 
 def build_phrase_rule(
-    code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False, weak: bool = False
+    code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False, certain: bool = False
 ) -> PhraseRule:
     """Build a phrase rule. ``gate`` has words separated by spaces, and ``&`` between the sets of words."""
     gates = tuple(frozenset(words.split()) for words in gate.split("&"))
-    return PhraseRule(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted, weak=weak)
+    return PhraseRule(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted, certain=certain)
 
 
 CharacterRange = tuple[int, int]

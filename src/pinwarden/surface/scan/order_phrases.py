@@ -48,6 +48,7 @@ _ORDERS_REVOKED = (
         r"(?:ignore|disregard|forget) (?:everything |all |all of |anything |whatever )?(?:what )?(?:is |was |you were "
         r"|you have been )?(?:the |that )?(?:told |said |written |stated )?(?:above|previous|prior|before|earlier)"
         r"(?=[ ]?[,;.:!]|$|[ ](?:and|then|text|content|instead|now)\b)",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -79,6 +80,7 @@ _ORDERS_REVOKED = (
         r"|original |exact |current |system |developer ){0,4}(?:prompts?|instructions?|configuration|guidelines"
         r"|system messages?)\b",
         r"(?:reveal|disclose|leak|output|dump|print|repeat) (?:the )?system prompts?\b",
+        certain=True,
     ),
 )
 
@@ -112,6 +114,7 @@ _NEW_ORDERS = (
         r"as of now,? you (?:must|will|shall|are)\b",
         r"henceforth\b",
         r"hereafter,? (?:you|always|never)\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -131,7 +134,6 @@ _NEW_ORDERS = (
         rf"|every) {WORDS_2}(?:instructions?|requests?|commands?"
         rf"|directives?) {WORDS_2}(?:embedded|contained|hidden|found|in the (?:page|content|document|result|response"
         r"|file|text|body|email|issue))\b",
-        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -139,7 +141,6 @@ _NEW_ORDERS = (
         r"treat (?:[\w'/]{1,20} ){1,8}as (?:an? |the |your |new |trusted |direct ){0,3}(?:authoritative|commands?"
         r"|instructions?|orders?|directives?|(?:system|developer) (?:prompts?|messages?|instructions?|input)"
         r"|(?:highest|top) priority)\b",
-        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -152,6 +153,7 @@ _NEW_ORDERS = (
         r"(?:swap|replace|change)s? (?:it |this |the \w{1,16} )?(?:\w{1,16} )?(?:post|after) approval\b",
         rf"(?:behaves?|acts?|works?|looks?) (?:benignly|benign|normally|safely|innocently|harmless) (?:during|until"
         rf"|while|under) {WORDS_2}(?:review|approv\w{{1,3}}|testing|inspect\w{{1,3}})\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction", "times & repeat", r"repeat (?:this|the|these) (?:\w{1,16} ){0,4}\d{3,9} times\b"
@@ -172,6 +174,7 @@ _USER_LEFT_OUT = (
         r"(?:without|never|do not|don't) ask(?:ing)? the user\b(?! (?:about|which|what|how|for (?:an?|the|their|its) "
         r"(?!approval|consent|permission|confirmation)))",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -235,7 +238,6 @@ _OTHER_CALLS = (
         r"|grab|steal|extract|take|fetch|exfiltrate|execute|curl|download|install|delete"
         r"|disable) (?:\w{1,16} ){0,3}(?:[~/$]|%\w|\.\w|files?\b|contents?\b|commands?\b|script|conversation|chat"
         r"|secret|credential|password|token|cookies?|environment|history|all\b|every|any\b)",
-        weak=True,
     ),
     build_phrase_rule(
         "agent_instruction",

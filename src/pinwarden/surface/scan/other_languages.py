@@ -29,6 +29,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"(?:ignorera|ignorer|glom|glem|bortse fran|se bort fra) (?:alla |alle |dina |dine ){0,2}(?:tidigare|foregaende"
         rf"|tidligere|ovanstaende|ovenstaende|forrige) {_WORDS}(?:instruktioner|instrukser|instruksjoner|anvisningar"
         r"|regler)\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -45,6 +46,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"(?:ignore|ignora|esqueca|desconsidere|descarte) (?:todas? )?(?:as |suas |quaisquer )?(?:instrucoes|ordens"
         rf"|regras|diretrizes|orientacoes) {_WORDS}(?:anteriores|previas|recebidas|iniciais)\b",
         rf"(?:ignora|ignorati|uita|uitati) (?:toate )?(?:instructiunile|regulile) {_WORDS}(?:anterioare|precedente)\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -61,6 +63,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"bo qua {_WORDS}(?:huong dan|chi dan|chi thi) {_WORDS}truoc\b",
         rf"hagyd figyelmen kivul {_WORDS}(?:korabbi|elozo) {_WORDS}utasitasokat\b",
         rf"(?:unohda|ohita) (?:kaikki )?(?:aiemmat|edelliset) {_WORDS}ohjeet\b",
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -77,6 +80,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"(?:utan att (?:beratta|informera|meddela)|(?:beratta|sag) inte|(?:fortel|fortael|si) ikke) {_WORDS}"
         r"(?:anvandaren|brugeren|brukeren)\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -99,6 +103,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         r"sans (?:le |en |rien )?(?:dire|informer|prevenir|avertir|demander|mentionner) (?:rien )?(?:a |l ){0,2}"
         r"utilisateur\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "concealment",
@@ -109,6 +114,7 @@ LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
         rf"(?:nerikej|nerikejte|neinformuj|nezminuj) {_WORDS}uzivatel\w{{0,2}}\b",
         r"(?:dung|khong) (?:noi|bao|tiet lo|thong bao) (?:\w{1,8} )?cho nguoi dung\b",
         negatable=False,
+        certain=True,
     ),
 )
 

@@ -17,6 +17,7 @@ _IMPERSONATION_PHRASES = (
         r"<</?sys>>",
         r"<(?:start|end)_of_turn>",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "impersonation",
@@ -26,6 +27,7 @@ _IMPERSONATION_PHRASES = (
         r"|mandatory)(?:[_ \-](?:prompt|message|instructions?|note|override|directive|rules?|context))?[ ]?[/!]?>",
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "impersonation",
@@ -39,6 +41,7 @@ _IMPERSONATION_PHRASES = (
         r"|developer)['\"] ?, ?['\"]?content['\"]? ?: ?['\"][^'\"]{0,60}?\b"
         r"(?:must|have to|shall|ignore|always|never|reveal|do not|don't)\b",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "impersonation",
@@ -51,6 +54,7 @@ _IMPERSONATION_PHRASES = (
         r"(?:system|admin(?:istrator)?|developer|security)[ _](?:update|override|message|notice|instructions?|directive"
         r"|command|alert) ?:",
         negatable=False,
+        certain=True,
     ),
     build_phrase_rule(
         "impersonation",
@@ -60,6 +64,7 @@ _IMPERSONATION_PHRASES = (
         r"override ?: ",
         negatable=False,
         shouted=True,
+        certain=True,
     ),
     build_phrase_rule(
         "impersonation",
@@ -71,7 +76,6 @@ _IMPERSONATION_PHRASES = (
         r"(?:instructions?|directives?|notice) (?:to|for) (?:the |any |all )?(?:ai|assistants?|agents?|models?"
         r"|llms?) ?:",
         negatable=False,
-        weak=True,
     ),
 )
 
@@ -82,6 +86,7 @@ _CODE_PHRASES = (
         "agent_instruction",
         "curl wget & run execute launch paste",
         r"(?:run|execute|launch|paste)[ ][\"'`]{0,3}(?:sudo )?(?:curl|wget)\b[^\n]{0,120}?\|[ ]?(?:ba|z|da)?sh\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
@@ -96,24 +101,30 @@ _CODE_PHRASES = (
         r"setenforce 0\b",
         r"iptables -f\b",
         r"/etc/cron\.d/",
+        certain=True,
     ),
-    build_phrase_rule("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
+    build_phrase_rule("agent_instruction", "drop & table", r"[;'] ?drop table \w", certain=True),
     build_phrase_rule(
-        "agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"
+        "agent_instruction",
+        "union & select",
+        r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b",
+        certain=True,
     ),
     build_phrase_rule(
         "agent_instruction",
-        "script onerror onload javascript os popen",
-        r"<script\b[^>]{0,80}>",
+        "onerror onload javascript os popen",
         r"on(?:error|load) ?= ?['\"]?\w{1,16}\(",
         r"javascript:\w{1,16}\(",
         r"os\.system\(",
         r"subprocess\.popen\(",
+        certain=True,
     ),
+    build_phrase_rule("agent_instruction", "script", r"<script\b[^>]{0,80}>"),
     build_phrase_rule(
         "agent_instruction",
         "jsonrpc",
         r"jsonrpc[\"'] ?: ?[\"']2\.0[\"'][^\n]{0,200}?[\"']method[\"'] ?: ?[\"'](?:sampling|tools|notifications)/",
+        certain=True,
     ),
 )
 
