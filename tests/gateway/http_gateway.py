@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -14,7 +15,7 @@ from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.guard import ApprovedSurface, Guard
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.header_checks import Access, GatewayClient
+from pinwarden.gateway.http.header_checks import Access, GatewayClient, TokenVerifier
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress
 from pinwarden.gateway.http.merged import create_merged_route
@@ -191,6 +192,8 @@ def gateway(
     note: Callable[[AuditEvent, int | str], None] | None = None,
     tracing: Tracing | None = None,
     origins: Collection[str] = (),
+    verifier: TokenVerifier | None = None,
+    wall_clock: Callable[[], float] = time.time,
 ) -> Iterator[RunningGateway]:
     """Run a gateway for these servers on loopback."""
     # Long enough for servers that start and list slowly on a busy machine.
@@ -207,7 +210,8 @@ def gateway(
             for name, server in servers.items()
         }
         manager = SessionManager(upstreams, limits, loop.time)
-        access = Access({"127.0.0.1"}, origins, {hash_token(token): client for token, client in known.items()})
+        by_digest = {hash_token(token): client for token, client in known.items()}
+        access = Access({"127.0.0.1"}, origins, by_digest, verifier, wall_clock)
         endpoint = Endpoint(manager, access, limits, create_merged_route())
         running = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
         running.host, running.port = await running.serving.start(ListenAddress(host="127.0.0.1", port=0))

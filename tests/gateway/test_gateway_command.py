@@ -12,12 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from pinwarden.gateway.state import GatewayState
+from pinwarden.gateway.store.tokens import GatewayToken, hash_token
 from tests.cli.run import Outcome, pinwarden
 from tests.gateway.http_gateway import stateless_request
 from tests.gateway.session_harness import policy
@@ -141,9 +144,9 @@ def running(
 ) -> Iterator[Running]:
     """Start a gateway; ``stderr`` gets its standard error instead of a file. ``host`` has its own network."""
     log_path = project.root / f"stderr-{os.urandom(4).hex()}"
-    words = [sys.executable, "-m", "pinwarden", "gateway", "--format", "json", "--allow-execute", *options]
     listen = f"127.0.0.1:{0 if host is None else host.inner_port}"
-    command = [*words, "--listen", listen]
+    words = [sys.executable, "-m", "pinwarden", "gateway", "--format", "json", "--listen", listen]
+    command = [*words, "--allow-execute", *options]
     with log_path.open("w") as log:
         process = subprocess.Popen(
             command if host is None else host.command(command),
@@ -249,6 +252,36 @@ def test_an_added_token_works_at_once_and_a_revoked_token_is_rejected_at_once(pr
     assert token.encode() not in b"".join(path.read_bytes() for path in (project.root / "state").glob("*.sqlite*"))
     assert project("gateway", "token", "revoke", row["id"]).code == 0
     poll(lambda: at.ask("notes", token)[0] == 401)
+
+
+def test_a_token_has_an_expiry_scopes_and_teams(project: Project, at: Running) -> None:
+    words = ("--allow", "call", "--team", "platform", "--days", "7", "--format", "json")
+    added = json.loads(project("gateway", "token", "add", "brief", *words).out)
+    (row,) = added["tokens"]
+    lasts = datetime.fromisoformat(row["expires_at"]) - datetime.fromisoformat(row["made_at"])
+    assert (row["scopes"], row["teams"], lasts) == (["read", "call"], ["platform"], timedelta(days=7))
+    poll(lambda: "search_notes" in at.names("notes", added["token"]))
+    assert at.get("/metrics", added["token"])[0] == 403
+    for wrong in (("--days", "0"), ("--days", "4000"), ("--team", "a b"), ("--allow", "all")):
+        assert project("gateway", "token", "add", "wrong", *wrong).code == 2
+    assert project("gateway", "token", "list", "--days", "3").code == 2
+
+
+def test_an_expired_token_is_refused_and_listed_as_expired(project: Project, at: Running) -> None:
+    secret = "pwt_expired-token-for-tests"
+    past = GatewayToken(
+        digest=hash_token(secret),
+        client="past",
+        servers=(),
+        made_at="2026-01-01T00:00:00.000Z",
+        expires_at="2026-01-02T00:00:00.000Z",
+    )
+    with GatewayState(project.root / "state") as state:
+        state.tokens.add(past)
+    listed = project("gateway", "token", "list")
+    assert "2026-01-02T00:00:00.000Z" in listed.out
+    assert "1 expired" in listed.out + listed.err
+    assert at.ask("notes", secret)[0] == 401
 
 
 def test_revoking_an_unknown_token_fails(project: Project) -> None:

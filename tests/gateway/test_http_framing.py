@@ -48,7 +48,8 @@ class Echo:
         self.routes: dict[bytes, Short] = {}
         self.short = 0
 
-    def authenticate(self, headers: dict[bytes, bytes]) -> str:
+    def authenticate(self, headers: dict[bytes, bytes], path: str) -> str:
+        assert path.startswith("/")
         self.admitted.append(headers)
         return headers.get(b"authorization", b"").decode()
 

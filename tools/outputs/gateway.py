@@ -134,7 +134,10 @@ def gateway_token() -> Schema:
             "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
             "client": FULL_TEXT,
             "servers": array(FULL_TEXT),
+            "scopes": array(FULL_TEXT),
+            "teams": array(FULL_TEXT),
             "made_at": FULL_TEXT,
+            "expires_at": or_null(FULL_TEXT),
             "revoked_at": or_null(FULL_TEXT),
         }
     )

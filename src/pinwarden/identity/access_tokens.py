@@ -32,7 +32,9 @@ class AccessTokenRules(Record):
 
     issuer: str
     audiences: frozenset[str]
-    """The token must be for at least one of these: URLs of this gateway, or names that the operator added."""
+    """The token must be for at least one of these: the URL of this gateway, or names that the operator added."""
+    audience_prefix: str = ""
+    """Audiences that begin with this count too: the URLs of single servers. The caller decides on the server."""
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     leeway_seconds: float = 60.0
     """How far the issuer's clock may differ from ours."""
@@ -75,7 +77,8 @@ def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, no
     if issuer != rules.issuer:
         raise token_error("issuer", f"the token is from {issuer[:200]!a}, not from {rules.issuer}")
     audiences = read_audiences(claims)
-    if not audiences & rules.audiences:
+    prefix = rules.audience_prefix
+    if not audiences & rules.audiences and not (prefix and any(name.startswith(prefix) for name in audiences)):
         raise token_error("audience", "the token was issued for another server")
     expires_at = check_times(claims, now, rules.leeway_seconds)
     issued_at = claims.get("iat")
@@ -85,7 +88,7 @@ def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, no
         raise token_error("bound", "the token is bound to a key of the client, which the gateway cannot check")
     return AccessToken(
         issuer=issuer,
-        subject=read_text(claims, "sub"),
+        subject=_read_name(claims, "sub"),
         client_id=_read_client(claims),
         audiences=audiences,
         scopes=_read_scopes(claims),
@@ -105,8 +108,16 @@ def _is_other_token(kind: str, claims: Mapping[str, Any]) -> bool:
 def _read_client(claims: Mapping[str, Any]) -> str:
     for name in ("client_id", "azp"):
         if name in claims:
-            return read_text(claims, name)
+            return _read_name(claims, name)
     return ""
+
+
+def _read_name(claims: Mapping[str, Any], name: str) -> str:
+    """Return a claim that names someone in rules and logs: printable ASCII (OpenID Connect Core, section 2)."""
+    text = read_text(claims, name)
+    if not text.isascii() or not text.isprintable():
+        raise token_error("claims", f"the token's claim {name} has characters that are not printable ASCII")
+    return text
 
 
 def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:

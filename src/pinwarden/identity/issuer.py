@@ -112,6 +112,17 @@ class Issuer:
         """Why the last fetch failed; empty if it succeeded."""
         return "" if self._failure is None else self._failure.message
 
+    @property
+    def error(self) -> PinwardenError | None:
+        """The error of the last fetch; None if it succeeded."""
+        return self._failure
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys were fetched, and are not too old to be used."""
+        fetched = self._fetched
+        return fetched is not None and self._clock() - fetched.at <= self._limits.stale_seconds
+
     def load_metadata(self) -> IssuerMetadata:
         """Return the metadata, which is fetched if it is not fresh. Blocks."""
         self.refresh()
@@ -127,10 +138,9 @@ class Issuer:
 
         A signature without a key id is verified only if exactly one key has the right type.
         """
-        fetched = self._fetched
-        if fetched is None or self._clock() - fetched.at > self._limits.stale_seconds:
+        if not self.has_keys:
             return None
-        suitable = [key for key in fetched.keys if key.suits(algorithm) and key_id in (None, key.key_id)]
+        suitable = [key for key in self.keys if key.suits(algorithm) and key_id in (None, key.key_id)]
         return suitable[0] if len(suitable) == 1 else None
 
     def needs_refresh(self, *, key_unknown: bool = False) -> bool:
@@ -177,9 +187,8 @@ class Issuer:
         self._fetcher.close()
 
     def _get_usable(self) -> _Fetched:
-        fetched = self._fetched
-        if fetched is not None and self._clock() - fetched.at <= self._limits.stale_seconds:
-            return fetched
+        if self._fetched is not None and self.has_keys:
+            return self._fetched
         raise self._failure or PinwardenError("ISSUER_UNAVAILABLE", f"the issuer {self.url} was not asked yet")
 
     def _fetch_metadata(self) -> IssuerMetadata:

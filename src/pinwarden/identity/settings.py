@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -20,8 +21,14 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 DEFAULT_ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
 
 _KEYS = ("issuer", "algorithms", "groups-claim", "ca-file", "clients", "login", "roles")
-_CLIENT_KEYS = ("url", "audiences", "leeway-seconds", "longest-seconds", "require-type", "scope")
+_CLIENT_KEYS = (
+    *("url", "audiences", "leeway-seconds", "longest-seconds", "require-type"),
+    *("read-scope", "call-scope", "metrics-scope"),
+)
 _LOGIN_KEYS = ("client-id", "client-secret-variable", "scopes")
+
+
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, section 3.3
 
 
 class LoginSettings(Record):
@@ -53,8 +60,12 @@ class ClientTokenSettings(Record):
     leeway_seconds: int = 60
     longest_seconds: int = 24 * 3600
     require_type: bool = False
-    scope: str = ""
-    """The scope that a token needs; empty for none."""
+    read_scope: str = ""
+    """The scope that a token needs for lists, prompts and resources; empty for none."""
+    call_scope: str = ""
+    """The scope that a token needs to call tools, which includes reading; empty: reading includes it."""
+    metrics_scope: str = ""
+    """The scope that a token needs for the metrics of the gateway; empty: no access token suffices."""
 
 
 class IdentitySettings(Record):
@@ -115,13 +126,18 @@ def _parse_clients(table: _IdentityTable) -> ClientTokenSettings:
     def seconds(name: str, default: int, longest: int) -> int:
         return table.integer(name, maximum=longest) if name in table else default
 
+    def scope(name: str) -> str:
+        return table.string(name, _SCOPE, kind="one scope, without spaces and quotes") if name in table else ""
+
     return ClientTokenSettings(
         url=url.rstrip("/"),
         audiences=table.strings("audiences", max_items=100, optional=True),
         leeway_seconds=seconds("leeway-seconds", 60, 600),
         longest_seconds=seconds("longest-seconds", 24 * 3600, 30 * 24 * 3600),
         require_type=table.boolean("require-type", default=False),
-        scope=table.string("scope", default=""),
+        read_scope=scope("read-scope"),
+        call_scope=scope("call-scope"),
+        metrics_scope=scope("metrics-scope"),
     )
 
 

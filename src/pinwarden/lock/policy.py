@@ -323,14 +323,29 @@ WAIVABLE_CODES = (*(code for code in RULE_KINDS if code != "verdict_blocked"), "
 
 def parse_policy(data: bytes) -> Policy:
     """Parse the table ``[policy]`` of ``pinwarden.toml``. A file without it is an error: it would allow everything."""
+    return _policy_from_document(_parse_toml(data))
+
+
+def parse_policy_file(data: bytes) -> Policy | None:
+    """Parse a project's ``pinwarden.toml``. None if it has other settings (``[identity]``), but no policy."""
+    document = _parse_toml(data)
+    if "policy" not in document and "identity" in document:
+        return None
+    return _policy_from_document(document)
+
+
+def _parse_toml(data: bytes) -> dict[str, Any]:
     import tomllib
 
     try:
-        document = tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8"))
     except RecursionError as err:
         raise PinwardenError("POLICY_INVALID", "the file is nested too deeply") from err
     except ValueError as err:  # not UTF-8, not TOML, or a number that is too long
         raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
+
+
+def _policy_from_document(document: dict[str, Any]) -> Policy:
     if "policy" not in document:
         raise policy_error("policy", "is missing: the file has no table [policy]")
     return policy_from_table(document["policy"])

@@ -254,11 +254,11 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy_file
     if not (_path_exists(toolpin) or _path_exists(own) or project.policy is not None):
         return Policies(environment=environment)
-    from pinwarden.lock.policy import parse_policy, parse_toolpin_policy
+    from pinwarden.lock.policy import parse_policy_file, parse_toolpin_policy
 
     return Policies(
         toolpin=parse_file(toolpin, parse_toolpin_policy) if _path_exists(toolpin) else None,
-        own=parse_file(own, parse_policy) if _path_exists(own) or project.policy is not None else None,
+        own=parse_file(own, parse_policy_file) if _path_exists(own) or project.policy is not None else None,
         environment=environment,
     )
 

@@ -42,7 +42,7 @@ _NO_LIMIT = 10 * 365 * 86_400.0  # ten years, in seconds
 _MAX_PROCESSES = 4096
 _MAX_NOTICES_PER_SECOND = 200  # includes the lines that servers write to stderr
 _FLUSH_SECONDS = 2.0  # how long shutdown waits until queued notices are written to stderr
-_TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "CREATED", "REVOKED")
+_TOKEN_HEADINGS = ("ID", "CLIENT", "SERVERS", "SCOPES", "EXPIRES", "REVOKED")
 
 
 def _configure_gateway(parser: ArgumentParser) -> None:
@@ -202,7 +202,7 @@ def gateway(args: Namespace) -> int:
     project = replace(project_from(args), policy=_to_path(args.policy))
     complete = True
     with open_database(args, project) as state, ExitStack() as progress:
-        token = _create_temporary_token(state, settings)
+        token = _create_temporary_token(state, settings, project)
         progress.enter_context(Progress("reading the lock and preparing the servers"))
 
         def announce_start(host: str, port: int, locked: LockedUpstreams) -> None:
@@ -239,6 +239,19 @@ def _configure_gateway_token(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="server that the client may use (default: all); repeatable",
     )
+    parser.add_argument(
+        "--allow",
+        action="append",
+        choices=["read", "call", "metrics"],
+        default=[],
+        help="what the token allows: to read lists, also to call tools, to read metrics (default: all); repeatable",
+    )
+    parser.add_argument(
+        "--team", action="append", default=[], metavar="NAME", help="team of the client, for policy rules; repeatable"
+    )
+    parser.add_argument(
+        "--days", type=int, default=None, metavar="N", help="with add: days until the token expires (default: 90)"
+    )
     add_project_arguments(parser)
     add_database_argument(parser)
     add_format_argument(parser)
@@ -252,6 +265,7 @@ def gateway_token(args: Namespace) -> int:
 
     Examples:
       pinwarden gateway token add laptop
+      pinwarden gateway token add dashboards --allow metrics --days 365
       pinwarden gateway token list
       pinwarden gateway token revoke laptop
     """
@@ -259,8 +273,12 @@ def gateway_token(args: Namespace) -> int:
         raise PinwardenError("USAGE", "gateway token needs one of: add, list, revoke")
     if (args.action == "list") != (args.name is None):
         raise PinwardenError("USAGE", f"{args.action} takes {'no name' if args.name else 'the name of a client'}")
-    if args.server and args.action != "add":
-        raise PinwardenError("USAGE", "--server can only be used with add")
+    if args.action != "add":
+        for option, value in (("--server", args.server), ("--allow", args.allow), ("--team", args.team)):
+            if value:
+                raise PinwardenError("USAGE", f"{option} can only be used with add")
+        if args.days is not None:
+            raise PinwardenError("USAGE", "--days can only be used with add")
     project = project_from(args)
     with open_database(args, project) as state:
         return _change_tokens(args, project, state)
@@ -328,13 +346,14 @@ def _read_signers(args: Namespace) -> LockSigners | None:
     return LockSigners(keys=keys, required=RequiredSigners(names=tuple(args.require), threshold=args.threshold))
 
 
-def _create_temporary_token(state: GatewayState, settings: Settings) -> str:
-    """Return a token for this run if no client has one, else an empty string."""
-    from pinwarden.gateway.http.gateway import LOOPBACK
+def _create_temporary_token(state: GatewayState, settings: Settings, project: Project) -> str:
+    """Return a token for this run if no client has one, and no issuer gives them one; else an empty string."""
+    from pinwarden.gateway.http.gateway import LOOPBACK, load_resource_server
     from pinwarden.gateway.store.tokens import generate_token
 
     host = settings.listening.host
-    token = "" if state.tokens.list_valid() else generate_token()
+    has_clients = state.tokens.list_valid() or load_resource_server(project, print_notice) is not None
+    token = "" if has_clients else generate_token()
     if token and host not in LOOPBACK:
         raise PinwardenError(
             "GATEWAY_UNAVAILABLE",
@@ -398,13 +417,19 @@ def _parse_origin(text: str) -> str:
 
 
 def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> int:
-    from pinwarden.gateway.store.tokens import add_token, list_tokens, revoke_tokens
-    from pinwarden.system.clock import now
+    from pinwarden.gateway.store.tokens import TokenOptions, add_token, list_tokens, revoke_tokens
+    from pinwarden.system.clock import wall_clock as now
 
     if args.action == "add":
         from pinwarden.cli.render.text import wrap
 
-        report, secret = add_token(state, project, args.name, args.server, now())
+        options = TokenOptions(
+            servers=tuple(args.server),
+            days=90 if args.days is None else args.days,
+            scopes=tuple(args.allow),
+            teams=tuple(args.team),
+        )
+        report, secret = add_token(state, project, args.name, options, now())
         if args.format == "text":
             sys.stdout.write(f"{secret}\n")
             sys.stdout.flush()
@@ -422,7 +447,8 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
                 token["id"],
                 token["client"],
                 ", ".join(token["servers"]) or "all",
-                token["made_at"],
+                ", ".join(token["scopes"]),
+                token["expires_at"] or "never",
                 token["revoked_at"] or "-",
             )
             for token in report.facts["tokens"]

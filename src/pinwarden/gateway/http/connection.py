@@ -56,7 +56,7 @@ class RequestHandler(Protocol):
     def handle_request(self, request: Request, reply: Reply) -> None:
         """Handle a request, and send the response through ``reply`` now or later."""
 
-    def authenticate(self, headers: dict[bytes, bytes]) -> str:
+    def authenticate(self, headers: dict[bytes, bytes], path: str) -> str:
         """Authenticate the sender of a request head. Returns the client's name, or raises `BadRequest`."""
 
 
@@ -362,9 +362,9 @@ class ClientConnection(asyncio.Protocol):
 
     # Large requests
 
-    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, path: str, headers: dict[bytes, bytes], size: int) -> None:
         """Raise `BadRequest` unless the client is authenticated and the budget allows a body of this size."""
-        self.set_client(self.owner.handler.authenticate(headers))
+        self.set_client(self.owner.handler.authenticate(headers, path))
         self.owner.body_budget.check(self.client, size)
 
     def count_body_bytes(self, size: int) -> None:
@@ -440,7 +440,7 @@ class ClientConnection(asyncio.Protocol):
         sending = self._reader.in_body
         reply, self._current = self._current, None
         if reply is None:
-            reason, more = error.reason.encode(), _STATUS_HEADERS.get(error.status)
+            reason, more = error.reason.encode(), error.headers or _STATUS_HEADERS.get(error.status)
             self.write(build_response_head(error.status, len(reason), "text/plain", more, keep=False) + reason)
         else:
             self._detach(reply)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from pinwarden.core.errors import PinwardenError
@@ -14,10 +15,12 @@ from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.eras import relay_initialize, send_stateless_request
 from pinwarden.gateway.http.header_checks import (
+    MCP_PREFIX,
     Access,
     AccessDenied,
     BadRequest,
     GatewayClient,
+    KeysOutdatedError,
     build_cors_headers,
     build_preflight_headers,
     find_routing_mismatch,
@@ -28,6 +31,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.open_requests import HttpResponseSink
 from pinwarden.gateway.http.session_manager import AnyConversation, Route, SessionManager
 from pinwarden.gateway.session.messages import CALL, ParsedMessage, build_error_response, parse_client_message
+from pinwarden.gateway.store.tokens import CALLS, METRICS, READ
 from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,
@@ -39,10 +43,12 @@ from pinwarden.surface.protocol import (
 )
 from pinwarden.system.fair_executor import OverloadedError
 
-_PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
 _JSON = b"application/json"
 _UNAVAILABLE = "The gateway blocks all requests; see /readyz."
+_WELL_KNOWN = "/.well-known/"
+_TASKS = "tasks/"
+_PUBLIC = {"access-control-allow-origin": "*"}
 _STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 
 
@@ -93,20 +99,36 @@ class Endpoint:
             work()
         except AccessDenied as denied:
             code = SERVER_UNAVAILABLE if denied.status == 503 else INVALID_REQUEST
-            reply.send(denied.status, _build_refusal(code, denied.reason), headers=_STATUS_HEADERS.get(denied.status))
+            headers = denied.headers or _STATUS_HEADERS.get(denied.status)
+            reply.send(denied.status, _build_refusal(code, denied.reason), headers=headers)
+        except KeysOutdatedError:
+            self._manager.run_task(self._repeat_with_new_keys(work, reply))
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _build_refusal(SERVER_UNAVAILABLE, err.message))
 
-    def authenticate(self, headers: dict[bytes, bytes]) -> str:
+    async def _repeat_with_new_keys(self, work: Callable[[], None], reply: Reply) -> None:
+        """Fetch the keys of the issuer, then handle the request. Without a newer key, its token is refused."""
+        if self.access.verifier is not None:
+            await self.access.verifier.refresh_keys()
+        self._run_and_send_errors(reply, work)
+
+    def authenticate(self, headers: dict[bytes, bytes], path: str) -> str:
         """Authenticate the sender of a large body before the body is read. Returns the client's name."""
         try:
             self.access.check_host_and_origin(headers)
-            return self.access.authenticate(headers).name
+            return self.access.authenticate(headers, path).name
         except AccessDenied as denied:
-            raise BadRequest(denied.status, denied.reason) from denied
+            raise BadRequest(denied.status, denied.reason, denied.headers) from denied
+        except KeysOutdatedError as err:
+            if self.access.verifier is not None:
+                self._manager.run_task(self.access.verifier.refresh_keys())
+            raise BadRequest(503, "The keys of the issuer are being fetched.", {"retry-after": "1"}) from err
 
     def _route_request(self, request: Request, reply: Reply) -> None:
+        if request.path.startswith(_WELL_KNOWN):
+            self._send_metadata(request, reply)
+            return
         origin = self.access.check_host_and_origin(request.headers)
         if origin:
             reply.cors = build_cors_headers(origin)
@@ -114,15 +136,16 @@ class Endpoint:
                 reply.send(200, headers=build_preflight_headers(request.headers))
                 return
         page = self.public_pages.get(request.path)
-        client = None if page is not None else self.access.authenticate(request.headers)
+        client = None if page is not None else self.access.authenticate(request.headers, request.path)
         if client is not None:
             reply.set_client(client.name)
+            self.access.require_scope(client, METRICS if request.path in self.pages else READ, request.path)
         page = page or self.pages.get(request.path)
         if page is not None or client is None:
             self._send_page(page, request, reply, client)
             return
         route = self._find_route(request.path, client)
-        if not self._manager.upstreams and (route is not None or request.path.startswith(_PREFIX)):
+        if not self._manager.upstreams and (route is not None or request.path.startswith(MCP_PREFIX)):
             self._send_unavailable(request, reply)
         elif route is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
@@ -134,6 +157,19 @@ class Endpoint:
             self._handle_delete(request, reply, client, route)
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
+
+    def _send_metadata(self, request: Request, reply: Reply) -> None:
+        """Send the protected resource metadata to anyone, also to web pages: it is the same for every request."""
+        verifier = self.access.verifier
+        body = None if verifier is None else verifier.build_metadata(request.path)
+        if body is None:
+            reply.send(404)
+        elif is_preflight(request.method, request.headers):
+            reply.send(204, headers={**_PUBLIC, **build_preflight_headers(request.headers)})
+        elif request.method in ("GET", "HEAD"):
+            reply.send(200, body, headers={**_PUBLIC, "cache-control": "max-age=300"})
+        else:
+            reply.send(405, headers={**_PUBLIC, "allow": "GET, HEAD, OPTIONS"})
 
     def _send_page(self, page: Page | None, request: Request, reply: Reply, client: GatewayClient | None) -> None:
         if page is None or request.method not in ("GET", "HEAD"):
@@ -166,9 +202,9 @@ class Endpoint:
     def _find_route(self, path: str, client: GatewayClient) -> Route | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
-        if not path.startswith(_PREFIX):
+        if not path.startswith(MCP_PREFIX):
             return None
-        upstream = self._manager.upstreams.get(path[len(_PREFIX) :])
+        upstream = self._manager.upstreams.get(path[len(MCP_PREFIX) :])
         return upstream if upstream is not None and client.may_use(upstream.name) else None
 
     # POST: one message
@@ -224,7 +260,7 @@ class Endpoint:
         reply.send(503, _build_refusal(SERVER_UNAVAILABLE, err.message), headers={"retry-after": str(err.retry_after)})
 
     def _handle_parsed(self, request: Request, reply: Reply, message: ParsedMessage) -> None:
-        client = self.access.authenticate(request.headers)
+        client = self.access.authenticate(request.headers, request.path)
         route = self._find_route(request.path, client)
         if route is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such server."))
@@ -246,6 +282,8 @@ class Endpoint:
         if message.is_request and message.id is None:
             reply.send(400, _build_refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
             return
+        if message.method == CALL or message.method.startswith(_TASKS):
+            self.access.require_scope(client, CALLS, request.path)
         route.requests += 1
         version = request.get_header(b"mcp-protocol-version")
         if version in STATELESS_VERSIONS or (
@@ -271,7 +309,7 @@ class Endpoint:
         sink = HttpResponseSink(reply, message.members.get("id"), stateless=True)
         conversation, cancel = send_stateless_request(self._manager, route, client, message, sink, request.parameters)
         if conversation is not None:
-            self._cache_route(request, route, conversation, message, stateless=True)
+            self._cache_route(request, client, route, conversation, message, stateless=True)
         if reply.is_open:
             reply.on_disconnect = cancel
 
@@ -297,15 +335,22 @@ class Endpoint:
         if client_session is None:
             reply.send(404, _build_refusal(INVALID_REQUEST, "No such session."))
         elif message.is_request:
-            self._cache_route(request, route, client_session.conversation, message, stateless=False)
+            self._cache_route(request, client, route, client_session.conversation, message, stateless=False)
             sink = HttpResponseSink(reply, message.members.get("id"))
             client_session.conversation.request(message, sink, request.parameters)
         else:
             client_session.conversation.notify(message)
             reply.send(202)
 
-    def _cache_route(
-        self, request: Request, route: Route, conversation: AnyConversation, message: ParsedMessage, *, stateless: bool
+    def _cache_route(  # noqa: PLR0913
+        self,
+        request: Request,
+        client: GatewayClient,
+        route: Route,
+        conversation: AnyConversation,
+        message: ParsedMessage,
+        *,
+        stateless: bool,
     ) -> None:
         """Cache the route of a tool call, for later requests with the same head."""
         head = request.head
@@ -326,6 +371,7 @@ class Endpoint:
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
         cached = CachedRoute(self, route, conversation, self._json, len(request.body))
+        cached.expires_at = client.expires_at
         if stateless:
             cached.set_stateless(message.meta[VERSION_META], name)
         self.routes[head] = cached
@@ -375,6 +421,7 @@ class CachedRoute:
         "_name",
         "_route",
         "_version",
+        "expires_at",
         "length",
     )
 
@@ -388,6 +435,8 @@ class CachedRoute:
         self._name = ""
         self.length = length
         """The content length that the head announces."""
+        self.expires_at = inf
+        """When the token in the head expires, in seconds since 1970."""
 
     def set_stateless(self, version: str, name: str) -> None:
         """Set the protocol version and tool name from the headers. Each message must agree with both."""
@@ -399,6 +448,8 @@ class CachedRoute:
         conversation = self._conversation
         endpoint = self._endpoint
         if self._generation != endpoint.generation or conversation.closed or self.length > _MAX_CACHED_ROUTE_BODY_BYTES:
+            return False
+        if self.expires_at != inf and endpoint.access.is_expired(self.expires_at):
             return False
         try:
             message = parse_json(body, self._json)

@@ -29,10 +29,12 @@ from pinwarden.gateway.state import PUBLISHED_BASELINE, name_lock_baseline
 from pinwarden.gateway.store import published_locks as locks
 from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
+from pinwarden.system.files import read_file
 from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
+    from pinwarden.gateway.http.resource_server import ResourceServer
     from pinwarden.gateway.published_lock import LockSigners, PublishedLockFollower
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pinwarden.system.change_feed import ChangeFeed, Mark
 
 _SWITCH_SECONDS = 0.0002
+_MAX_POLICY_BYTES = 1 << 20
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -103,6 +106,8 @@ class HttpGateway:
         self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
         self._feed: ChangeFeed | None = None
+        self._resource_server: ResourceServer | None = None
+        self._key_generation = 0
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
         """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
@@ -131,7 +136,8 @@ class HttpGateway:
                 hint=CONSENT_HINT if locked.needs_consent else "To see the servers in the lock, run pinwarden status.",
             )
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
-        access = Access(self._list_hosts(), settings.origins, await clients.load())
+        resource_server = await self._open_resource_server()
+        access = Access(self._list_hosts(), settings.origins, await clients.load(), resource_server)
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, create_merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
         status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting_count)
@@ -145,6 +151,7 @@ class HttpGateway:
             self._describe_spooling,
             lambda: clients.problem if clients.admits_known else "",
             lambda: self._publication_problem,
+            lambda: "" if self._resource_server is None else self._resource_server.problem,
         ]
         serving.connections.on_slow_disconnect = self._record_slow_disconnect
         serving.write_log = self._write_log
@@ -153,7 +160,7 @@ class HttpGateway:
             "/readyz": status_pages.build_readiness_page,
         }
         endpoint.pages = {"/metrics": status_pages.build_metrics_page}
-        serving.periodic.append(self._reload)
+        serving.periodic += [self._reload, self._expire_tokens]
         await self._check_approvals(manager)
         if self._shared is not None:
             await loop.run_in_executor(None, self._shared.start, settings.limits.token_read_seconds)
@@ -169,6 +176,8 @@ class HttpGateway:
             await asyncio.get_running_loop().run_in_executor(None, self._feed.close)
         if self._clients is not None:
             self._clients.close()
+        if self._resource_server is not None:
+            self._resource_server.close()
         loop = asyncio.get_running_loop()
         if self._factory.tracing is not None:
             await loop.run_in_executor(None, self._factory.tracing.close)
@@ -203,7 +212,39 @@ class HttpGateway:
     def _list_hosts(self) -> set[str]:
         listening = self._settings.listening
         hosts = {*self._settings.hosts, listening.host}
+        if self._resource_server is not None:
+            hosts.add(self._resource_server.host)
         return hosts | LOOPBACK if listening.host in LOOPBACK else hosts
+
+    async def _open_resource_server(self) -> ResourceServer | None:
+        """Read ``[identity]``, and ask the issuer for its keys. The gateway also starts while the issuer is away."""
+        resource_server = self._resource_server = load_resource_server(self._project, self._write_log)
+        if resource_server is not None:
+            await resource_server.refresh_if_outdated()
+            self._key_generation = resource_server.generation
+        return resource_server
+
+    async def _apply_identity(self, access: Access) -> None:
+        """Apply changed settings of the issuer. Access tokens are verified again."""
+        earlier = self._resource_server
+        access.verifier = await self._open_resource_server()
+        access.set_hosts(self._list_hosts())
+        access.forget_verified()
+        if earlier is not None:
+            earlier.close()
+
+    async def _expire_tokens(self) -> None:
+        """Fetch keys when they are due, and end the streams of clients whose token expired."""
+        endpoint, manager, resource_server = self.endpoint, self._manager, self._resource_server
+        if endpoint is None or manager is None:
+            return
+        manager.end_streams_of(endpoint.access.forget_expired())
+        if resource_server is None:
+            return
+        await resource_server.refresh_if_outdated()
+        if resource_server.generation != self._key_generation:
+            self._key_generation = resource_server.generation
+            endpoint.access.forget_verified()
 
     def _create_known_clients(self, one_time_token: str) -> KnownClients:
         digest = hash_token(one_time_token)
@@ -232,6 +273,7 @@ class HttpGateway:
         self._stamps = stamps
         try:
             await self._apply_policy(load_gateway_policy(self._project))
+            await self._apply_identity(self.endpoint.access)
             locked = await asyncio.get_running_loop().run_in_executor(None, self._factory.read_lock)
             await self._record(
                 AuditEvent(kind=LOCK_CHANGED, reason=f"the gateway serves {plural(len(locked.upstreams), 'server')}")
@@ -332,6 +374,28 @@ class HttpGateway:
         if text not in self._logged:
             self._logged.add(text)
             self._write_log(text)
+
+
+def load_resource_server(project: Project, write_log: Callable[[str], None]) -> ResourceServer | None:
+    """Return the resource server that ``[identity.clients]`` describes; None without this table."""
+    path = project.policy_file
+    if not path.exists() or b"identity" not in (data := read_file(path, _MAX_POLICY_BYTES)):
+        return None
+    try:
+        from pinwarden.gateway.http.resource_server import ResourceServer
+        from pinwarden.identity.identity_report import open_issuer
+    except ImportError as err:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"access tokens need the package {err.name}, which is not installed",
+            hint='Install it from a checkout of Pinwarden: pip install ".[identity]"',
+        ) from err
+    from pinwarden.identity.settings import parse_identity
+
+    settings = parse_identity(data, project.variables)
+    if settings is None or settings.clients is None:
+        return None
+    return ResourceServer(settings, settings.clients, open_issuer(settings, project.variables), write_log)
 
 
 def serve(
@@ -455,7 +519,14 @@ class KnownClients:
                 raise
             tokens = await query()  # retry once: the first error may only mean that the connection was lost
         clients = {
-            token.digest: GatewayClient(name=token.client, servers=token.servers, token=token.digest)
+            token.digest: GatewayClient(
+                name=token.client,
+                servers=token.servers,
+                token=token.digest,
+                teams=token.teams,
+                scopes=token.scopes,
+                expires_at=token.expiry,
+            )
             for token in tokens
         }
         return clients | self._temporary

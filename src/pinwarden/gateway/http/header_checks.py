@@ -17,14 +17,17 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Set
-from typing import Any
+from math import inf
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.session.messages import ParsedMessage
-from pinwarden.gateway.store.tokens import hash_token
+from pinwarden.gateway.store.tokens import ALL_SCOPES, TOKEN_PREFIX, hash_token
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
 ITEM_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -32,6 +35,8 @@ ITEM_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/
 ROUTING_PARAMETERS = {**ITEM_NAME_PARAMETERS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 """The parameter that the header Mcp-Name repeats, by method."""
 
+MCP_PREFIX = "/mcp/"
+"""What the paths of single servers begin with."""
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
 PARAMETER_PREFIX = b"mcp-param-"
@@ -64,19 +69,25 @@ _MAX_SCHEMA_DEPTH = 32
 class BadRequest(Exception):  # noqa: N818  a response, not a failure of the gateway
     """Refuses a request with an HTTP status, and closes the connection."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.headers = headers
 
 
 class AccessDenied(Exception):  # noqa: N818  a response, not a failure of the gateway
     """Refuses a request with an HTTP status, and keeps the connection open."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.headers = headers
+
+
+class KeysOutdatedError(Exception):
+    """The keys of the issuer must be fetched before an access token can be verified."""
 
 
 class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the gateway
@@ -122,18 +133,48 @@ def check_framing(headers: Headers) -> bool:
 
 
 class GatewayClient(Record):
-    """The client that a bearer token identifies."""
+    """The client that a bearer token identifies.
+
+    Equal clients share sessions. What may differ between two access tokens of one client is not compared, so that a
+    renewed token continues the sessions of the one before; it is checked with the token of each request.
+    """
 
     name: str
     servers: tuple[str, ...] = ()
     """The servers that this client may use; empty for all."""
     token: str = field(default="", repr=False)
-    """The digest of the token. Revoking a token ends all sessions and streams that were opened with it, even if
-    the client has other tokens."""
+    """The digest of a static token, or the issuer of an access token. Revoking a static token ends all sessions and
+    streams that were opened with it, even if the client has other tokens."""
+    teams: tuple[str, ...] = ()
+    """The client's teams, for the rules of the policy."""
+    scopes: frozenset[str] = field(default=ALL_SCOPES, compare=False)
+    resources: tuple[str, ...] = field(default=(), compare=False)
+    """The paths below ``/mcp/`` that an access token was issued for; empty for all, and for ``/mcp`` itself."""
+    expires_at: float = field(default=inf, compare=False)
+    """When the token expires, in seconds since 1970."""
 
     def may_use(self, server: str) -> bool:
         """Whether the client may use a server."""
         return not self.servers or server in self.servers
+
+
+class TokenVerifier(Protocol):
+    """Verifies access tokens of an issuer, and tells clients where to get one (`resource_server`)."""
+
+    def verify(self, token: str, now: float) -> GatewayClient:
+        """Return the client of a token. Raises ``ACCESS_TOKEN_INVALID``, or ``ISSUER_UNAVAILABLE`` without any key.
+
+        Raises `KeysOutdatedError` if the keys have to be fetched first.
+        """
+
+    def build_challenge(self, path: str, error: str = "") -> str:
+        """Return the header ``WWW-Authenticate`` of a refusal at a path."""
+
+    def build_metadata(self, path: str) -> bytes | None:
+        """Return the protected resource metadata (RFC 9728) at a path of the gateway; None at other paths."""
+
+    async def refresh_keys(self) -> None:
+        """Fetch the keys of the issuer, if that is due. Never raises."""
 
 
 class Access:
@@ -142,7 +183,20 @@ class Access:
     Checking the host prevents DNS rebinding. Checking the origin prevents requests from foreign web pages.
     """
 
-    def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, GatewayClient]) -> None:
+    def __init__(
+        self,
+        hosts: Collection[str],
+        origins: Collection[str],
+        clients: Mapping[str, GatewayClient],
+        verifier: TokenVerifier | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock`` returns seconds since 1970, which the expiry of tokens is compared with."""
+        self.verifier = verifier
+        """Verifies access tokens; None if only static tokens are valid."""
+        self._clock = clock
+        self._expiries: dict[GatewayClient, float] = {}
+        """When the newest token of each client expires."""
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._clients = dict(clients)
@@ -180,6 +234,11 @@ class Access:
             self._by_header.clear()
             self.generation += 1
 
+    def set_hosts(self, hosts: Collection[str]) -> None:
+        """Replace the hosts that the gateway serves."""
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._checked_hosts.clear()
+
     def check_host_and_origin(self, headers: Headers) -> str:
         """Deny a request for another host or from a foreign origin. Returns the origin; empty without one."""
         host_header = headers[b"host"]
@@ -198,23 +257,82 @@ class Access:
             self._checked_hosts.add(host_header)
         return origin
 
-    def authenticate(self, headers: Headers) -> GatewayClient:
-        """Authenticate a request by its bearer token. Returns the client, or raises `AccessDenied`."""
+    def authenticate(self, headers: Headers, path: str = "") -> GatewayClient:
+        """Authenticate a request by its bearer token. Returns the client, or raises `AccessDenied`.
+
+        ``path`` is the path of the request. Raises `KeysOutdatedError` if the keys of the issuer have to be fetched.
+        """
         authorization = headers.get(b"authorization", b"")
-        known = self._by_header.get(authorization)
-        if known is not None:
-            return known
-        scheme, _, token = authorization.decode("latin-1").partition(" ")
-        is_bearer = scheme.lower() == "bearer"
-        client = self._admitted_clients.get(hash_token(token.strip())) if is_bearer else None
-        if client is None:
-            self.denied += 1
-            if is_bearer and self._unverified:
-                raise AccessDenied(503, "Token validation is unavailable; see /readyz.")
-            raise AccessDenied(401, "A valid bearer token is required.")
-        if len(self._by_header) < _MAX_CACHED_HEADERS:
+        client = self._by_header.get(authorization)
+        if client is None or self._clock() >= client.expires_at:
+            client = self._verify(authorization, path)
+            if len(self._by_header) >= _MAX_CACHED_HEADERS:
+                self._by_header.clear()
             self._by_header[authorization] = client
+        if client.resources and path.removeprefix(MCP_PREFIX) not in client.resources:
+            raise self._deny(path, "The access token was issued for another server.")
         return client
+
+    def require_scope(self, client: GatewayClient, scope: str, path: str) -> None:
+        """Deny a request with status 403 if the client's token does not have a scope."""
+        if scope not in client.scopes:
+            self.denied += 1
+            challenge = "Bearer" if self.verifier is None else self.verifier.build_challenge(path, "insufficient_scope")
+            reason = f"The token does not have the scope that this request needs ({scope})."
+            raise AccessDenied(403, reason, {"www-authenticate": challenge})
+
+    def is_expired(self, expires_at: float) -> bool:
+        """Whether a token with this expiry is no longer valid."""
+        return self._clock() >= expires_at
+
+    def forget_expired(self) -> set[GatewayClient]:
+        """Return the clients whose newest token has expired, once. Their event streams must end."""
+        now = self._clock()
+        expired = {client for client, expires in self._expiries.items() if now >= expires}
+        for client in expired:
+            del self._expiries[client]
+        if expired:
+            self._by_header = {key: client for key, client in self._by_header.items() if now < client.expires_at}
+        return expired
+
+    def forget_verified(self) -> None:
+        """Verify all access tokens again, because the keys or the settings of the issuer changed."""
+        self._by_header.clear()
+        self.generation += 1
+
+    def _verify(self, authorization: bytes, path: str) -> GatewayClient:
+        scheme, _, token = authorization.decode("latin-1").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise self._deny(path, "A valid bearer token is required.", invalid=bool(authorization))
+        now = self._clock()
+        client = self._admitted_clients.get(hash_token(token))
+        if client is not None and now < client.expires_at:
+            if client.expires_at != inf:
+                self._expiries[client] = client.expires_at
+            return client
+        if self.verifier is not None and not token.startswith(TOKEN_PREFIX):
+            try:
+                client = self.verifier.verify(token, now)
+            except PinwardenError as err:
+                if err.code != "ACCESS_TOKEN_INVALID":
+                    self.denied += 1
+                    raise AccessDenied(503, "Token validation is unavailable; see /readyz.") from err
+                raise self._deny(path, f"The access token was refused: {err.message}.") from err
+            self._expiries[client] = max(client.expires_at, self._expiries.get(client, 0.0))
+            return client
+        if self._unverified:
+            self.denied += 1
+            raise AccessDenied(503, "Token validation is unavailable; see /readyz.")
+        raise self._deny(path, "A valid bearer token is required.")
+
+    def _deny(self, path: str, reason: str, *, invalid: bool = True) -> AccessDenied:
+        """Count a refusal. Returns status 401, which says where to get a token if there is an issuer."""
+        self.denied += 1
+        if self.verifier is None:
+            return AccessDenied(401, reason)
+        challenge = self.verifier.build_challenge(path, "invalid_token" if invalid else "")
+        return AccessDenied(401, reason, {"www-authenticate": challenge})
 
 
 def parse_host(header: str) -> str | None:

@@ -60,7 +60,7 @@ class Request:
 class BodyAdmission(Protocol):
     """Decides whether the gateway reads a large body."""
 
-    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, path: str, headers: dict[bytes, bytes], size: int) -> None:
         """Raise `BadRequest` unless a large body may follow this head. ``size`` is the content length; 0 if unknown."""
 
     def count_body_bytes(self, size: int) -> None:
@@ -70,7 +70,7 @@ class BodyAdmission(Protocol):
 class _UnlimitedBodies:
     """Admits every body."""
 
-    def admit_body(self, headers: dict[bytes, bytes], size: int) -> None:
+    def admit_body(self, path: str, headers: dict[bytes, bytes], size: int) -> None:
         pass
 
     def count_body_bytes(self, size: int) -> None:
@@ -180,7 +180,7 @@ class RequestReader:
         self._framing_bytes = 0
         self._large = b"transfer-encoding" in headers or (length is not None and length > SMALL_BODY)
         if self._large:
-            self._bodies.admit_body(headers, length or 0)
+            self._bodies.admit_body(self._url.partition(b"?")[0].decode("latin-1"), headers, length or 0)
 
     def on_body(self, data: bytes) -> None:
         """Add a part of the body."""

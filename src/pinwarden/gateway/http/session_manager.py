@@ -300,6 +300,15 @@ class SessionManager:
         for key in [key for key in self._stateless if key[1] in clients]:
             self._stateless.pop(key).close(_REVOKED)
 
+    def end_streams_of(self, clients: Set[GatewayClient]) -> None:
+        """End the event streams of clients whose token expired. Sessions continue with a renewed access token."""
+        for client_session in self._sessions.values():
+            if client_session.client in clients:
+                client_session.conversation.end_stream()
+        for (_, client), conversation in self._stateless.items():
+            if client in clients:
+                conversation.end_stream()
+
     def open_conversation(self, route: Route, client: GatewayClient, *, stateless: bool = False) -> AnyConversation:
         """Open a conversation, and keep track of it until it closes."""
         conversation = route.open_conversation(self, client, stateless=stateless)

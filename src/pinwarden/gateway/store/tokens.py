@@ -6,7 +6,10 @@ import hashlib
 import json
 import re
 import secrets
+import time
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
@@ -23,7 +26,14 @@ if TYPE_CHECKING:
 TOPIC = "tokens"
 """The topic of notifications about tokens."""
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PREFIX = "pwt_"  # lets secret scanners recognize a token
+TOKEN_PREFIX = "pwt_"  # noqa: S105  a prefix is no secret
+"""What static tokens begin with, so that secret scanners recognize them. No access token of an issuer does."""
+READ, CALLS, METRICS = "read", "call", "metrics"
+"""The scopes: lists, prompts and resources; also calls of tools; the metrics of the gateway."""
+ALL_SCOPES = frozenset({READ, CALLS, METRICS})
+SCOPES = (READ, CALLS, METRICS)
+MAX_DAYS = 3650
+"""The longest lifetime of a token."""
 ID_LENGTH = 12
 """Hex digits of the hash that identify a token."""
 
@@ -38,6 +48,16 @@ class GatewayToken(Record):
     """The servers that the token gives access to; empty for all."""
     made_at: str
     revoked_at: str | None = None
+    expires_at: str | None = None
+    """None for tokens that an earlier release created: they do not expire."""
+    scopes: frozenset[str] = ALL_SCOPES
+    teams: tuple[str, ...] = ()
+    """The client's teams, for the rules of the policy."""
+
+    @property
+    def expiry(self) -> float:
+        """The expiry in seconds since 1970."""
+        return inf if self.expires_at is None else datetime.fromisoformat(self.expires_at).timestamp()
 
     @property
     def id(self) -> str:
@@ -52,7 +72,7 @@ def load_tokens_schema() -> Schema:
 
 def generate_token() -> str:
     """Return a new token with 256 random bits."""
-    return _PREFIX + secrets.token_urlsafe(32)
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
 class Tokens:
@@ -61,33 +81,35 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, digest: str, client: str, servers: Sequence[str], at: str) -> GatewayToken:
+    def add(self, token: GatewayToken) -> None:
         """Store the hash of a client's token."""
-        if not _CLIENT.fullmatch(client):
+        if not _CLIENT.fullmatch(token.client):
             raise PinwardenError(
                 "USAGE",
-                f"{client[:80]!a} is not a valid client name",
+                f"{token.client[:80]!a} is not a valid client name",
                 hint="Use at most 64 letters, digits, dots, dashes and underscores.",
             )
-        token = GatewayToken(digest=digest, client=client, servers=tuple(servers), made_at=at)
+        lists = (json.dumps(list(names)) for names in (token.servers, sorted(token.scopes), token.teams))
         with self._database.transaction() as transaction:
             transaction.run(
-                "INSERT INTO token (digest, client, servers, made_at) VALUES (?, ?, ?, ?)",
-                (digest, client, json.dumps(list(servers)), at),
+                "INSERT INTO token (digest, client, servers, made_at, expires_at, scopes, teams)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (token.digest, token.client, next(lists), token.made_at, token.expires_at, *lists),
             )
             transaction.notify(TOPIC)
-        return token
 
     def list_all(self) -> list[GatewayToken]:
         """Return all tokens, including revoked ones, the oldest first."""
         rows = self._database.rows(
-            "SELECT digest, client, servers, made_at, revoked_at FROM token ORDER BY made_at, digest"
+            "SELECT digest, client, servers, made_at, revoked_at, expires_at, scopes, teams"
+            " FROM token ORDER BY made_at, digest"
         )
         return [_parse_token(*row) for row in rows]
 
     def list_valid(self) -> list[GatewayToken]:
-        """Return the tokens that are not revoked."""
-        return [token for token in self.list_all() if token.revoked_at is None]
+        """Return the tokens that are neither revoked nor expired."""
+        now = time.time()
+        return [token for token in self.list_all() if token.revoked_at is None and now < token.expiry]
 
     def revoke(self, name: str, at: str) -> list[GatewayToken]:
         """Revoke the token with this id, or all tokens of the client with this name. Returns the revoked tokens."""
@@ -104,16 +126,47 @@ class Tokens:
         return valid
 
 
-def _parse_token(digest: str, client: str, servers: str, made_at: str, revoked_at: str | None) -> GatewayToken:
-    try:
-        names = json.loads(servers)
-    except (ValueError, TypeError) as err:
-        raise PinwardenError("DATABASE_CORRUPT", "the server names of a token in the database are malformed") from err
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PinwardenError("DATABASE_CORRUPT", "the server names of a token in the database are malformed")
+def _parse_token(  # noqa: PLR0913, PLR0917  the columns of the table
+    digest: str,
+    client: str,
+    servers: str,
+    made_at: str,
+    revoked_at: str | None,
+    expires_at: str | None,
+    scopes: str | None,
+    teams: str | None,
+) -> GatewayToken:
     if not isinstance(client, str):
-        raise PinwardenError("DATABASE_CORRUPT", "the client name of a token in the database is malformed")
-    return GatewayToken(digest=digest, client=client, servers=tuple(names), made_at=made_at, revoked_at=revoked_at)
+        raise _corrupt("client name")
+    token = GatewayToken(
+        digest=digest,
+        client=client,
+        servers=_parse_names(servers, "server names"),
+        made_at=made_at,
+        revoked_at=revoked_at,
+        expires_at=expires_at,
+        scopes=ALL_SCOPES if scopes is None else frozenset(_parse_names(scopes, "scopes")),
+        teams=() if teams is None else _parse_names(teams, "teams"),
+    )
+    try:
+        _ = token.expiry
+    except (ValueError, TypeError) as err:
+        raise _corrupt("expiry") from err
+    return token
+
+
+def _parse_names(text: str, what: str) -> tuple[str, ...]:
+    try:
+        names = json.loads(text)
+    except (ValueError, TypeError) as err:
+        raise _corrupt(what) from err
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _corrupt(what)
+    return tuple(names)
+
+
+def _corrupt(what: str) -> PinwardenError:
+    return PinwardenError("DATABASE_CORRUPT", f"the {what} of a token in the database is malformed")
 
 
 _COMMAND = "gateway token"
@@ -125,25 +178,55 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
 
 
+class TokenOptions(Record):
+    """What a new token is for."""
+
+    servers: tuple[str, ...] = ()
+    days: int = 90
+    scopes: tuple[str, ...] = ()
+    """Empty for all."""
+    teams: tuple[str, ...] = ()
+
+
 def add_token(
-    state: GatewayState, project: Project, client: str, servers: Sequence[str], now: str
+    state: GatewayState, project: Project, client: str, options: TokenOptions, now: str
 ) -> tuple[Report, str]:
     """Create a token for a client. Returns the report and the token, which is not stored.
 
     Raises ``SERVER_NOT_LOCKED`` for a server that the project's lock does not have.
     """
-    notes = _check_servers(project, servers)
-    token = generate_token()
-    stored = state.tokens.add(hash_token(token), client, servers, now)
+    if not 1 <= options.days <= MAX_DAYS:
+        raise PinwardenError("USAGE", f"a token is valid for 1 to {MAX_DAYS} days")
+    for team in options.teams:
+        if not _CLIENT.fullmatch(team):
+            raise PinwardenError("USAGE", f"{team[:80]!a} is not a valid team name")
+    notes = _check_servers(project, options.servers)
+    secret = generate_token()
+    scopes = set(options.scopes) or ALL_SCOPES
+    stored = GatewayToken(
+        digest=hash_token(secret),
+        client=client,
+        servers=options.servers,
+        made_at=now,
+        expires_at=_add_days(now, options.days),
+        scopes=frozenset(scopes | {READ} if CALLS in scopes else scopes),
+        teams=options.teams,
+    )
+    state.tokens.add(stored)
     report = Report(
         command=_COMMAND,
         subject=client,
-        summary=f"token {stored.id} for {client}",
+        summary=f"token {stored.id} for {client}, valid for {plural(options.days, 'day')}",
         exit_code=EXIT_CLEAN,
         notes=("copy the token now: only its hash is stored, and it cannot be shown again", *notes),
-        facts={"tokens": [_token_to_json(stored)], "token": token},
+        facts={"tokens": [_token_to_json(stored)], "token": secret},
     )
-    return report, token
+    return report, secret
+
+
+def _add_days(now: str, days: int) -> str:
+    moment = datetime.fromisoformat(now) + timedelta(days=days)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def _check_servers(project: Project, servers: Sequence[str]) -> tuple[str, ...]:
@@ -167,11 +250,12 @@ def _check_servers(project: Project, servers: Sequence[str]) -> tuple[str, ...]:
 def list_tokens(state: GatewayState) -> Report:
     """Return the report of ``pinwarden gateway token list``."""
     tokens = state.tokens.list_all()
-    valid = sum(token.revoked_at is None for token in tokens)
+    valid, revoked = len(state.tokens.list_valid()), sum(token.revoked_at is not None for token in tokens)
+    expired = len(tokens) - valid - revoked
     return Report(
         command=_COMMAND,
         subject="tokens",
-        summary=f"{plural(valid, 'valid token')}, {len(tokens) - valid} revoked",
+        summary=f"{plural(valid, 'valid token')}, {revoked} revoked" + (f", {expired} expired" if expired else ""),
         exit_code=EXIT_CLEAN,
         facts={"tokens": [_token_to_json(token) for token in tokens]},
     )
@@ -198,6 +282,9 @@ def _token_to_json(token: GatewayToken) -> dict[str, Any]:
         "id": token.id,
         "client": token.client,
         "servers": list(token.servers),
+        "scopes": sorted(token.scopes, key=SCOPES.index) if token.scopes <= ALL_SCOPES else sorted(token.scopes),
+        "teams": list(token.teams),
         "made_at": token.made_at,
+        "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,
     }
