@@ -22,6 +22,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 @pytest.fixture
+def unlocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[ReviewWorld]:
+    """Without a lock: servers are trusted on first use."""
+    made = ReviewWorld(tmp_path, monkeypatch, capfd)
+    made.use()
+    yield made
+    made.state.close()
+
+
+@pytest.fixture
 def dashboard(world: ReviewWorld) -> Iterator[Dashboard]:
     with serving_dashboard(world.state) as served:
         yield served

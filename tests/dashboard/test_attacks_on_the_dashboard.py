@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -188,3 +189,18 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_form_changes_nothing(client: 
     with socket.create_connection((host, port), timeout=60) as connection:
         connection.sendall(head.encode() + b"csrf=")
     assert client.page().status == 200
+
+
+def test_events_need_a_session_and_end_with_it(world: ReviewWorld, client: Client) -> None:
+    assert Client(f"http://{client.host}/").get(f"{client.base}events").status == 303
+    connection = http.client.HTTPConnection(client.host, timeout=60)
+    connection.request("GET", f"{client.base}events", headers={"cookie": client.cookie})
+    stream = connection.getresponse()
+    assert (stream.status, stream.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
+    assert stream.readline() == b"retry: 3000\n"
+    world.serve(CHANGED)
+    while stream.readline() != b"event: changed\n":
+        pass
+    client.submit("sign-out", {})
+    assert b"changed" not in stream.read()  # it ends
+    connection.close()

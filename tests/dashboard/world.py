@@ -125,5 +125,6 @@ def serving_dashboard(state: GatewayState, *, role: Role = "admin", name: str = 
         try:
             yield Dashboard(f"http://127.0.0.1:{listener.getsockname()[1]}/", codes)
         finally:
+            app.close()
             server.should_exit = True
             thread.join(60)

@@ -95,6 +95,11 @@ class DashboardSessions:
         session.used = now
         return session
 
+    def is_open(self, cookie: str) -> bool:
+        """Whether the session of a cookie is still open. Does not count as its use."""
+        session = self._sessions.get(_hash(cookie))
+        return session is not None and not session.is_expired(self._clock())
+
     def close(self, cookie: str) -> None:
         """End the session of a cookie."""
         self._sessions.pop(_hash(cookie), None)

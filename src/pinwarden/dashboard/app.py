@@ -20,12 +20,13 @@ import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
 from pinwarden.dashboard.access import DashboardSession, DashboardSessions, SignInCode, Site, check_csrf_token
 from pinwarden.dashboard.decisions import ACTIONS, DecisionRefused
+from pinwarden.dashboard.live import MEDIA_TYPE, LiveChanges
 from pinwarden.dashboard.pages import (
     SCRIPT,
     build_error_page,
@@ -44,6 +45,7 @@ _FORM_SECONDS = 30.0
 _FORM = "application/x-www-form-urlencoded"
 _SIGN_IN = "sign-in"
 _SIGN_OUT = "sign-out"
+_EVENTS = "events"
 _STATUS = {
     "ORIGIN_REFUSED": 403,
     "DASHBOARD_FORBIDDEN": 403,
@@ -69,6 +71,11 @@ class DashboardApp:
         self._sign_in = sign_in
         self._sessions = DashboardSessions() if sessions is None else sessions
         self._threads: CapacityLimiter | None = None
+        self._live = LiveChanges(lambda: self._run(sources.state.reviews.read_change_mark))
+
+    def close(self) -> None:
+        """End the streams of open pages, so that the server can stop."""
+        self._live.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -129,6 +136,8 @@ class DashboardApp:
                 check_csrf_token(session, next(iter(form.get("csrf", [])), ""))
                 if path == _SIGN_OUT:
                     return self._sign_out(request)
+            if path == _EVENTS and request.method == "GET":
+                return self._open_event_stream(request)
             asked = DashboardRequest(path=path, session=session, query=_read_query(request), form=form)
             answer = await self._run(partial(self._answer, request.method, asked))
         except DecisionRefused as refusal:
@@ -180,6 +189,12 @@ class DashboardApp:
     async def _refuse_signed_out(self) -> Response:
         err = PinwardenError("SIGN_IN_FAILED", "the session ended; sign in again")
         return await self._build_page(_SIGN_IN, build_sign_in_page(err), None, _STATUS[err.code])
+
+    def _open_event_stream(self, request: Request) -> Response:
+        cookie = self._read_cookie(request)
+        headers = {**build_page_headers(scripts=True), "cache-control": "no-store", "x-accel-buffering": "no"}
+        stream = self._live.stream(lambda: self._sessions.is_open(cookie))
+        return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=headers)
 
     # Responses
 

@@ -102,7 +102,8 @@ def dashboard(args: Namespace) -> int:
         log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
         try:
             certificate, key = _to_path(args.tls_cert), _to_path(args.tls_key)
-            serve_app(DashboardApp(sources, site, sign_in), listening, log, certificate=certificate, key=key)
+            app = DashboardApp(sources, site, sign_in)
+            serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
         finally:
             log.close(_FLUSH_SECONDS)
     return 0

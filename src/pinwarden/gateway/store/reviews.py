@@ -128,6 +128,15 @@ class Reviews:
         )
         return [_parse_review(row) for row in rows]
 
+    def read_change_mark(self) -> tuple[Row, ...]:
+        """Return a value that differs after every change of what is pending, and after every decision."""
+        return tuple(
+            self._database.rows(
+                "SELECT state, COUNT(*), MAX(opened), MAX(last_seen), MAX(decided) FROM review"
+                " GROUP BY state ORDER BY state"
+            )
+        )
+
     def select_item(self, server: str, entity: str, item: str) -> list[Review]:
         """Return the reviews of an item, the newest first."""
         rows = self._database.rows(

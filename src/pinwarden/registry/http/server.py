@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -55,15 +56,19 @@ def serve(registry: Registry, listening: socket.socket, log: ServiceLog) -> None
             witnesses.close()
 
 
-def serve_app(
+def serve_app(  # noqa: PLR0913
     app: ASGIApp,
     listening: socket.socket,
     log: ServiceLog,
     *,
     certificate: Path | None = None,
     key: Path | None = None,
+    on_stop: Callable[[], None] | None = None,
 ) -> None:
-    """Serve an application until SIGINT or SIGTERM, with limits on every connection; with a certificate, over TLS."""
+    """Serve an application until SIGINT or SIGTERM, with limits on every connection; with a certificate, over TLS.
+
+    ``on_stop`` is called when the server begins to stop, so that the application can end long responses.
+    """
     _forward_uvicorn_log(log)
     config = uvicorn.Config(
         app,
@@ -80,7 +85,7 @@ def serve_app(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    server = uvicorn.Server(config)
+    server = _StoppingServer(config, on_stop)
 
     def stop(_signal: int, _frame: object) -> None:
         server.should_exit = True
@@ -90,6 +95,17 @@ def serve_app(
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)
     server.run(sockets=[listening])
+
+
+class _StoppingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._on_stop is not None:
+            self._on_stop()
+        await super().shutdown(sockets)
 
 
 class LoggedApp:
