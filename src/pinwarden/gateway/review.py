@@ -618,6 +618,8 @@ class _Baseline(Protocol):
     """``lock``, ``store`` or ``database``."""
     place: str
     """The name of the lock or store, for display."""
+    lock: Path | None
+    """The lockfile that an approval writes; None if it writes none."""
     identities: Mapping[str, str]
     """The identity of the server by lock entry; an empty text if it cannot be determined."""
 
@@ -642,6 +644,7 @@ class _LockBaseline:
     def __init__(self, project: Project, server: str) -> None:
         self._project = project
         self._server = server
+        self.lock: Path | None = project.lock
         self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder_name(project.lock)}"
         self.surfaces: Mapping[str, Surface]
         self._entries, self.surfaces = self._read()
@@ -699,6 +702,7 @@ class _PublishedBaseline:
         published = state.published_locks.read_newest(name)
         if published is None:
             raise PinwardenError("LOCK_NOT_PUBLISHED", f"no lock {name[:80]} is published in {state.display_name}")
+        self.lock: Path | None = None
         self.place = f"the database {state.display_name}, for gateways that follow the published lock {name}"
         self._location = f"{PUBLISHED_BASELINE}{name}"
         _, surfaces, self.identities = _read_entries(lockfile.parse(published.content), published.files, server)
@@ -724,6 +728,10 @@ class _PublishedBaseline:
         for candidate in changed.values():
             candidate.refuse_if_blocked()
 
+    def restore_on_error(self) -> AbstractContextManager[None]:
+        """Do nothing: undoing the decisions withdraws the shared approvals."""
+        return nullcontext()
+
 
 class _FirstUseBaseline:
     """A server that was trusted on first use."""
@@ -731,6 +739,7 @@ class _FirstUseBaseline:
     kind = "store"
 
     def __init__(self, state: GatewayState, server: str) -> None:
+        self.lock: Path | None = None
         self.place = f"the store {state.display_name}"
         self.identities: Mapping[str, str] = {}
         self._store = state.trusted_surfaces
