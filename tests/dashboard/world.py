@@ -6,7 +6,7 @@ import http.client
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import unescape
 from typing import Any
@@ -17,6 +17,7 @@ import uvicorn
 from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.dashboard.access import LOOPBACK_HOSTS, DashboardUser, SignInCode, build_local_site
 from pinwarden.dashboard.app import DashboardApp
+from pinwarden.dashboard.provider_login import ProviderLogin
 from pinwarden.dashboard.sources import Sources
 from pinwarden.gateway.state import GatewayState
 from pinwarden.identity.settings import Role
@@ -25,8 +26,9 @@ from pinwarden.identity.settings import Role
 class Answer:
     """A response."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, cookies: Sequence[str] = ()) -> None:
         self.status = status
+        self.cookies = tuple(cookies)
         self.headers = headers
         self.body = body
 
@@ -72,9 +74,9 @@ class Client:
                 method, path, body, {name: value for name, value in sent.items() if value not in ("", "-")}
             )
             response = connection.getresponse()
-            answer = Answer(
-                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-            )
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            cookies = response.headers.get_all("set-cookie") or ()
+            answer = Answer(response.status, headers, response.read(), cookies)
         finally:
             connection.close()
         if "set-cookie" in answer.headers:
@@ -111,14 +113,16 @@ class Dashboard:
 
 
 @contextmanager
-def serving_dashboard(state: GatewayState, *, role: Role = "admin", name: str = "ana") -> Iterator[Dashboard]:
+def serving_dashboard(
+    state: GatewayState, *, role: Role = "admin", name: str = "ana", login: ProviderLogin | None = None, port: int = 0
+) -> Iterator[Dashboard]:
     """Serve the dashboard of the current folder's project from this process."""
     project = find_current_project()
     sources = Sources(state=state, project=project, scopes=(project,))
     codes: list[str] = []
     site = build_local_site(LOOPBACK_HOSTS, is_secure=False)
-    app = DashboardApp(sources, site, SignInCode(DashboardUser(name=name, role=role), codes.append))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    app = DashboardApp(sources, site, login or SignInCode(DashboardUser(name=name, role=role), codes.append))
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

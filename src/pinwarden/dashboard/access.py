@@ -156,6 +156,19 @@ class Site(Record):
         attributes += ["Max-Age=0"] if not value else []
         return "; ".join(attributes)
 
+    @property
+    def login_cookie_name(self) -> str:
+        """The name of the cookie of a login at the provider that began."""
+        return f"{self.cookie_name}-login"
+
+    def build_login_cookie(self, value: str) -> str:
+        """Return the ``Set-Cookie`` header of a login that began. Sent when another site sends the browser back."""
+        path = "/" if self.is_secure else "/login"
+        attributes = [f"{self.login_cookie_name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
+        attributes += ["Secure"] if self.is_secure else []
+        attributes += ["Max-Age=0"] if not value else ["Max-Age=600"]
+        return "; ".join(attributes)
+
     def check_host(self, host: str) -> None:
         """Raise ``HOST_REFUSED`` if a request is for a host that is not this dashboard's."""
         if parse_host(host) not in self.hosts:

@@ -35,6 +35,7 @@ from pinwarden.dashboard.pages import (
     read_script,
     render_page,
 )
+from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.web.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
 
@@ -46,10 +47,12 @@ _FORM = "application/x-www-form-urlencoded"
 _SIGN_IN = "sign-in"
 _SIGN_OUT = "sign-out"
 _EVENTS = "events"
+_LOGIN = "login"
 _STATUS = {
     "ORIGIN_REFUSED": 403,
     "DASHBOARD_FORBIDDEN": 403,
     "SIGN_IN_FAILED": 403,
+    "LOGIN_REFUSED": 403,
     "HOST_REFUSED": 421,
     "REVIEW_NOT_FOUND": 404,
     "PAGE_NOT_FOUND": 404,
@@ -64,8 +67,13 @@ class DashboardApp:
     """An ASGI application for one dashboard."""
 
     def __init__(
-        self, sources: Sources, site: Site, sign_in: SignInCode, sessions: DashboardSessions | None = None
+        self,
+        sources: Sources,
+        site: Site,
+        sign_in: SignInCode | ProviderLogin,
+        sessions: DashboardSessions | None = None,
     ) -> None:
+        """People sign in with the codes of ``sign_in``, or at its provider."""
         self._sources = sources
         self._site = site
         self._sign_in = sign_in
@@ -99,6 +107,8 @@ class DashboardApp:
                 return asset
             if path == _SIGN_IN:
                 return await self._respond_to_sign_in(request)
+            if path in (_LOGIN, CALLBACK) and request.method == "GET":
+                return await self._log_in(request, path)
             session = self._find_session(request)
             inner = self._find_inner_path(path)
             if session is None or inner is None:
@@ -113,19 +123,46 @@ class DashboardApp:
         return path.removeprefix(base) if path.startswith(base) else None
 
     async def _respond_to_sign_in(self, request: Request) -> Response:
-        if request.method != "POST":
-            return await self._build_page(_SIGN_IN, build_sign_in_page(), None)
+        if request.method != "POST" or isinstance(self._sign_in, ProviderLogin):
+            return await self._build_page(_SIGN_IN, self._build_sign_in_page(), None)
         self._site.check_origin(request.headers)
         form = await _read_form(request)
         try:
             person = self._sign_in.redeem(next(iter(form.get("code", [])), "")[:200])
         except PinwardenError as err:
-            return await self._build_page(_SIGN_IN, build_sign_in_page(err), None, _STATUS[err.code])
+            return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _STATUS[err.code])
         self._close_session(request)
         cookie, _ = self._sessions.open(person)
         response = self._build_redirect("")
         response.headers["set-cookie"] = self._site.build_cookie(cookie)
         return response
+
+    async def _log_in(self, request: Request, path: str) -> Response:
+        """Send the browser to the provider, or begin a session when it comes back."""
+        login = self._sign_in
+        if not isinstance(login, ProviderLogin):
+            raise PinwardenError("PAGE_NOT_FOUND", "there is no page at this address")
+        headers = {**build_page_headers(scripts=True), "cache-control": "no-store"}
+        try:
+            if path == _LOGIN:
+                key, url = await self._run(login.begin)
+                cookie = {"set-cookie": self._site.build_login_cookie(key)}
+                return Response(status_code=303, headers={**headers, **cookie, "location": url})
+            key = self._read_cookie(request, self._site.login_cookie_name)
+            user = await self._run(partial(login.finish, key, request.url.query))
+        except PinwardenError as err:
+            return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _choose_status(err))
+        self._close_session(request)
+        cookie_value, _ = self._sessions.open(user)
+        # Not a redirect: a browser that comes from another site would not send the new cookie along.
+        signed_in = PageContent(template="signed_in.html", values={"person": user, "home": f"{self._site.base}/"})
+        response = await self._build_page(path, signed_in, None)
+        response.headers.append("set-cookie", self._site.build_cookie(cookie_value))
+        response.headers.append("set-cookie", self._site.build_login_cookie(""))
+        return response
+
+    def _build_sign_in_page(self, problem: PinwardenError | None = None) -> PageContent:
+        return build_sign_in_page(problem, at_provider=isinstance(self._sign_in, ProviderLogin))
 
     async def _respond_in_session(self, request: Request, path: str, session: DashboardSession) -> Response:
         try:
@@ -168,12 +205,14 @@ class DashboardApp:
         cookie = self._read_cookie(request)
         return self._sessions.find(cookie) if cookie else None
 
-    def _read_cookie(self, request: Request) -> str:
+    def _read_cookie(self, request: Request, name: str = "") -> str:
+        """Return the value of a cookie, by default of the session; empty without one."""
+        name = name or self._site.cookie_name
         try:
             cookies = SimpleCookie(request.headers.get("cookie", ""))
         except CookieError:
             return ""
-        return cookies[self._site.cookie_name].value if self._site.cookie_name in cookies else ""
+        return cookies[name].value if name in cookies else ""
 
     def _close_session(self, request: Request) -> None:
         cookie = self._read_cookie(request)
@@ -188,7 +227,7 @@ class DashboardApp:
 
     async def _refuse_signed_out(self) -> Response:
         err = PinwardenError("SIGN_IN_FAILED", "the session ended; sign in again")
-        return await self._build_page(_SIGN_IN, build_sign_in_page(err), None, _STATUS[err.code])
+        return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _STATUS[err.code])
 
     def _open_event_stream(self, request: Request) -> Response:
         cookie = self._read_cookie(request)

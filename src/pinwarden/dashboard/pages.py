@@ -61,9 +61,9 @@ def build_error_page(err: PinwardenError, status: int) -> PageContent:
     )
 
 
-def build_sign_in_page(problem: PinwardenError | None = None) -> PageContent:
-    """Build the page that asks for a code."""
-    return PageContent(template="sign_in.html", values={"problem": problem})
+def build_sign_in_page(problem: PinwardenError | None = None, *, at_provider: bool = False) -> PageContent:
+    """Build the page that asks for a code, or that leads to the provider."""
+    return PageContent(template="sign_in.html", values={"problem": problem, "at_provider": at_provider})
 
 
 def read_script() -> bytes:

@@ -19,9 +19,12 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.server_arguments import add_log_arguments, bracket_ipv6, parse_address, parse_host
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.dashboard.access import DashboardUser, Site
+    from pinwarden.dashboard.access import SignInCode, Site
+    from pinwarden.dashboard.provider_login import ProviderLogin
+    from pinwarden.project.project import Project
 
 _FLUSH_SECONDS = 2.0
 _ROLES = ("viewer", "reviewer", "admin")
@@ -46,10 +49,24 @@ def _configure_dashboard(parser: ArgumentParser) -> None:
         help="host name under which browsers reach the dashboard; repeatable",
     )
     parser.add_argument(
+        "--sign-in",
+        choices=("code", "provider"),
+        default="code",
+        help="sign in with codes from the terminal, or at the issuer of [identity] in pinwarden.toml (default: code)",
+    )
+    parser.add_argument(
+        "--public-url",
+        metavar="URL",
+        help="address that browsers use, to which the issuer sends them back (default: the printed address)",
+    )
+    parser.add_argument(
+        "--policy", metavar="FILE", help="file with [identity] (default: pinwarden.toml in the project)"
+    )
+    parser.add_argument(
         "--role",
         choices=_ROLES,
         default="admin",
-        help="what the person who signs in may do: only look, also decide, or everything (default: admin)",
+        help="what a person who signs in with a code may do: only look, also decide, or everything (default: admin)",
     )
     parser.add_argument(
         "--by", metavar="NAME", help="name to record as the approver (default: PINWARDEN_APPROVER, or your user name)"
@@ -68,6 +85,9 @@ def dashboard(args: Namespace) -> int:
     next one is printed. Decisions are those of pinwarden review: they are recorded in the audit log with your name, and
     a change that the server replaced in the meantime is refused.
 
+    With --sign-in provider, people sign in at the issuer of [identity] in pinwarden.toml. Decisions are recorded with
+    the name that the issuer states, and its groups decide on the role.
+
     Other machines can reach the dashboard only with --listen, --tls-cert and --allow-host.
 
     Examples:
@@ -83,30 +103,59 @@ def dashboard(args: Namespace) -> int:
             f"the dashboard needs the package {err.name}, which is not installed",
             hint='Install it from a checkout of Pinwarden: pip install ".[registry]"',
         ) from err
-    from pinwarden.dashboard.access import DashboardUser, SignInCode
     from pinwarden.dashboard.sources import Sources
     from pinwarden.system.service_log import ServiceLog
 
-    site = _build_site(args)
-    person: DashboardUser = DashboardUser(name=approver_from(args).by, role=args.role)
-    project = project_from(args)
+    site, approver = _build_site(args), approver_from(args)
+    project = replace(project_from(args), policy=_to_path(args.policy))
     with open_database(args, project) as state:
         sources = Sources(state=state, project=project, scopes=projects_in_scope(args))
         listening, address = open_listening_socket(*args.listen)
-        port = listening.getsockname()[1]
-        scheme = "https" if site.is_secure else "http"
-        address = f"{scheme}://{bracket_ipv6(args.allow_host[0] if args.allow_host else args.listen[0])}:{port}/"
-        sys.stdout.write(f"{address}\n")
-        sys.stdout.flush()
-        sign_in = SignInCode(person, lambda code: print_notice(f"sign in at {address} with the code {code}"))
-        log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
-        try:
-            certificate, key = _to_path(args.tls_cert), _to_path(args.tls_key)
-            app = DashboardApp(sources, site, sign_in)
-            serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
-        finally:
-            log.close(_FLUSH_SECONDS)
+        with listening:
+            port = listening.getsockname()[1]
+            host = args.allow_host[0] if args.allow_host else args.listen[0]
+            address = f"{'https' if site.is_secure else 'http'}://{bracket_ipv6(host)}:{port}/"
+            sign_in = _build_sign_in(args, project, approver.by, address)
+            log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
+            try:
+                certificate, key = _to_path(args.tls_cert), _to_path(args.tls_key)
+                app = DashboardApp(sources, site, sign_in)
+                serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
+            finally:
+                log.close(_FLUSH_SECONDS)
     return 0
+
+
+def _build_sign_in(args: Namespace, project: Project, name: str, address: str) -> SignInCode | ProviderLogin:
+    """Print the address, and return how people sign in there."""
+    from pinwarden.dashboard.access import DashboardUser, SignInCode
+
+    login = None if args.sign_in == "code" else _open_provider(project, args.public_url or address)
+    sys.stdout.write(f"{address}\n")
+    sys.stdout.flush()
+    if login is not None:
+        return login
+    user = DashboardUser(name=name, role=args.role)
+    return SignInCode(user, lambda code: print_notice(f"sign in at {address} with the code {code}"))
+
+
+def _open_provider(project: Project, public_url: str) -> ProviderLogin:
+    try:
+        from pinwarden.identity.code_flow import LoginFlow
+        from pinwarden.identity.identity_report import load_identity, open_issuer
+    except ImportError as err:
+        raise PinwardenError(
+            "DASHBOARD_UNAVAILABLE",
+            f"signing in at an issuer needs the package {err.name}, which is not installed",
+            hint='Install it from a checkout of Pinwarden: pip install ".[identity]"',
+        ) from err
+    from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
+
+    settings = load_identity(project.policy_file, project.variables)
+    if settings.login is None:
+        raise PinwardenError("IDENTITY_INVALID", "identity.login is missing, so people cannot sign in at the issuer")
+    flow = LoginFlow(open_issuer(settings, project.variables), settings.login)
+    return ProviderLogin(flow, f"{public_url.rstrip('/')}/{CALLBACK}")
 
 
 def _build_site(args: Namespace) -> Site:
