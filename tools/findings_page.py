@@ -14,6 +14,7 @@ from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.lockfile import INFO_CODES, PROBLEMS
 from pinwarden.lock.policy import RULE_KINDS
 from pinwarden.lock.toolpin_pins import INCONCLUSIVE_CODE, PIN_FINDINGS
+from pinwarden.project.api_surfaces import API_SURFACE_KINDS
 from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
 from pinwarden.project.configs import FLOATING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
@@ -138,7 +139,7 @@ SECTIONS = (
     Section(
         heading="Changes at the registries",
         commands="`ci --registry`, `outdated`, `update`, `pin`",
-        tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, PIN_KINDS, YANK_KINDS),
+        tables=(REGISTRY_KINDS, UPDATE_KINDS, CLIENT_UPDATE_KINDS, PIN_KINDS, YANK_KINDS, API_SURFACE_KINDS),
     ),
     Section(
         heading="Edits that were undone",

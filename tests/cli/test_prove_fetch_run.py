@@ -603,7 +603,7 @@ class TestInstallScripts:
         self, forge: tuple[World, Callable[[str], None]], tmp_path: Path
     ) -> None:
         world, _ = forge
-        world.done("prove", "host", "--allow-script", self.FORGE, *PLAIN)
+        world.done("prove", "host", "--allow-script", self.FORGE, "--no-execute", *PLAIN)
         programs = tmp_path / "programs"
         programs.mkdir()
         for name in ("node", "sh"):
@@ -698,6 +698,9 @@ class TestRealRegistries:
         for command, (code, report) in real.reports.items():
             assert (code, problems(command, report)) == (0, [])
             assert sorted(row["server"] for row in report["servers"]) == sorted(real.names)
+        hashes = {row["server"]: row["hash"] for row in real.reports["prove"][1]["api_surfaces"]}
+        assert sorted(hashes) == sorted(real.names)
+        assert None not in hashes.values()  # they start in a sandbox without network
 
     def test_a_published_server_runs_from_verified_bytes(self, real: Published) -> None:
         for server in real.names:

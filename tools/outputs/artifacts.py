@@ -27,6 +27,12 @@ from tools.schema_words import (
 )
 
 
+def api_surfaces() -> Schema:
+    """The API surface hashes that a command recorded, or why they are unknown."""
+    known = {"hash": or_null(SHA256), "before": or_null(SHA256), "problem": or_null(TEXT)}
+    return array(exactly({"server": FULL_TEXT, **known}))
+
+
 def prove() -> Schema:
     image = exactly({"reference": FULL_TEXT, "digest": SHA256, "platforms": mapping(SHA256)})
     server = exactly(
@@ -41,7 +47,7 @@ def prove() -> Schema:
         },
         {"image": image},
     )
-    body = exactly({"servers": array(server), "findings": array(ref("row"))})
+    body = exactly({"servers": array(server), "findings": array(ref("row")), "api_surfaces": api_surfaces()})
     description = "The pinned bytes with their source and evidence, the findings, and servers without bytes to pin."
     return output("prove", body, description, row=report_row())
 

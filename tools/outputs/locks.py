@@ -12,6 +12,7 @@ from pinwarden.project.pin import Approval
 from pinwarden.project.project import SCOPES
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
+from tools.outputs.artifacts import api_surfaces
 from tools.outputs.parts import (
     CLIENT,
     KEY,
@@ -238,6 +239,7 @@ def update() -> Schema:
     }
     skills = array(exactly({"name": FULL_TEXT, "from": TEXT, "to": TEXT, "written": TRUTH}))
     more = {"configs": array(failed), "warnings": array(ref("row")), "skills": skills}
+    more["api_surfaces"] = api_surfaces()
     return output("update", {"oneOf": [exactly(members, more), undone()]}, row=report_row())
 
 

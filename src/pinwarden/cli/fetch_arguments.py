@@ -15,6 +15,7 @@ from pinwarden.core.record import Record, replace
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
+    from pinwarden.project.api_surfaces import Permission
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.project import Project
 
@@ -30,6 +31,33 @@ class DownloadOptions(Record):
     """Whether package registries may have unencrypted addresses."""
     trust_root: Path | None = None
     """The sigstore trusted root to use instead of the public one."""
+
+
+def add_start_arguments(parser: _ActionsContainer) -> None:
+    """Add ``--no-execute`` and ``--allow-execute``: where servers are started to record their API surfaces."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--no-execute", action="store_true", help="do not start servers; record their API surface as unknown"
+    )
+    choice.add_argument(
+        "--allow-execute", action="store_true", help="start servers even without a sandbox, to record their API surface"
+    )
+
+
+def get_start_permission(args: Namespace) -> Permission:
+    """Return where the options allow servers to be started. The default is a sandbox."""
+    return "never" if args.no_execute else "anywhere" if args.allow_execute else "sandbox"
+
+
+def ask_to_start(servers: int) -> bool:
+    """Ask whether servers may be started without a sandbox. Without a terminal, the answer is no."""
+    from pinwarden.cli.questions import ask, can_ask
+    from pinwarden.core.text import plural
+
+    if not can_ask():
+        return False
+    question = f"This machine has no sandbox. Start {plural(servers, 'server')} without one, to record the tools?"
+    return ask(question, ("yes", "no"), "no") == "yes"
 
 
 def add_fetch_arguments(parser: ArgumentParser) -> None:

@@ -70,8 +70,8 @@ class UpdateContext(Record):
     """The current time. Timestamps in the lock may differ from it (``SOURCE_DATE_EPOCH``)."""
     confirmed: bool
     """Whether to lock the new versions (``--yes``). Otherwise the update is only reported."""
-    probe: bool
-    """Whether to start the servers, in their sandboxes, to record their surfaces."""
+    probe: bool | None
+    """Whether to start the servers, in their sandboxes, to record their surfaces. None: if the registry did not."""
     literal: bool = False
     """Whether ``--literal`` was given. The option applies only to bundles that were installed with it."""
     on_drift: str = BLOCK

@@ -23,6 +23,7 @@ from pinwarden.lock.extension import ImagePin, LockExtension, read_extension, wi
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE, NO_VERSION
 from pinwarden.lock.server_entry import parse_server_entry
+from pinwarden.project.api_surfaces import NOT_STARTED, build_isolated_command
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
 from pinwarden.project.artifact_check import check_artifact, find_first_refusal
 from pinwarden.project.lock import build_approval_candidate, build_extension, keep_earlier_pins, write_entries
@@ -49,6 +50,8 @@ class ImageInstall(Record):
     lock_options: LockOptions
     probe: ProbeOptions | None = None
     """The options of a probe that records the image's surface; None to lock the image without starting it."""
+    must_probe: bool = False
+    """Whether a failed probe stops the install, and the image is started with all of its options."""
 
 
 def install_image(request: ImageInstall, context: FetchContext) -> Report:
@@ -57,7 +60,9 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     1. Build an entry for each client. An earlier pin of the same reference stays, so that a moved tag is not followed.
     2. Refuse entries that the policy does not allow.
     3. Resolve the image to digests and verify it.
-    4. With ``--allow-execute``, start the image by its digest and scan its surface. Warnings stop the install.
+    4. Start the image by its digest, in a container without network and folders, and scan its surface. Warnings stop
+       the install. A failure does not: the lock then has the reason. With ``--allow-execute``, the container is the one
+       that clients start, and a failure stops the install.
     5. Write the lock entries and the approved surface.
     """
     project, lock_options = request.project, request.lock_options
@@ -72,14 +77,19 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
         add_pins(entry, VerifiedArtifact(artifact_check=check, closure=None), "", lock_options.now)
         for entry in entries_to_verify
     ]
-    candidate = build_approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
+    seen, problem = _probe(request, entries[0])
+    candidate = build_approval_candidate(project, request.name, seen, lock_options)
     if candidate is not None:
         if candidate.is_blocked:
             return _build_refusal_report(candidate)
         entries = [_add_surface(entry, candidate, request) for entry in entries]
+    elif problem is not None:
+        entries = [_add_reason(entry, problem) for entry in entries]
     write_entries(project, entries, candidate, lock_options)
     surface = None if candidate is None else candidate.surface
-    return _build_image_report(request, entries, surface, [row.message for row in check.rows])
+    notes = [row.message for row in check.rows]
+    notes += [f"the API surface is unknown: {problem}"] if problem is not None else []
+    return _build_image_report(request, entries, surface, notes)
 
 
 def _build_entry(request: ImageInstall, client: str) -> Entry:
@@ -98,15 +108,26 @@ def _build_entry(request: ImageInstall, client: str) -> Entry:
     return with_extension(entry, build_extension(None, request.project, request.name, request.lock_options))
 
 
-def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
-    """Start the image by its digest, never by its tag, and read its surface."""
+def _probe(request: ImageInstall, entry: Entry) -> tuple[Surface | None, str | None]:
+    """Start the image by its digest, never by its tag, and read its surface. Returns the reason if it is unknown."""
     if request.probe is None:
-        return None
-    from pinwarden.project.server_start import prepare_probe, probe_server
+        return None, NOT_STARTED
+    from pinwarden.project.server_start import prepare_probe, prepare_run_probe, probe_server
     from pinwarden.system.target import StdioTarget
 
-    target = StdioTarget(command=build_container_command(request.project, entry, lambda _: None))
-    return probe_server(prepare_probe(request.project, request.name, target, request.probe))
+    if request.must_probe:
+        target = StdioTarget(command=build_container_command(request.project, entry, lambda _: None))
+        return probe_server(prepare_probe(request.project, request.name, target, request.probe)), None
+    try:
+        target = StdioTarget(command=build_isolated_command(request.project, entry))
+        return probe_server(prepare_run_probe(request.project, target, request.probe)), None
+    except PinwardenError as err:
+        return None, f"{err.code}: {err.message}"
+
+
+def _add_reason(entry: Entry, problem: str) -> Entry:
+    extension = read_extension(entry) or LockExtension()
+    return with_extension(entry, replace(extension, api_surface_unknown=problem))
 
 
 def _build_refusal_report(candidate: ApprovalCandidate) -> Report:

@@ -62,8 +62,8 @@ class InstallContext(Record):
     target: InstallTarget
     policies: Policies
     lock_options: LockOptions
-    probe: bool = False
-    """Whether to start the server, in its sandbox, to record its surface."""
+    probe: bool | None = None
+    """Whether to start the server, in its sandbox, to record its surface. None: if the registry did not record it."""
 
 
 def install(request: InstallRequest, context: InstallContext) -> Report:
@@ -207,6 +207,7 @@ def _build_extension(
         build_extension(candidate, project, pin.tool, lock_options),
         registry=pin.registry,
         bundle=bundle_pin_to_json(pin),
+        api_surface_unknown=staged.surface_problem,
         published_at=staged.published_at or None,
     )
 

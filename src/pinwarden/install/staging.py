@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
@@ -14,6 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.install.decision import AcceptedBundle
 from pinwarden.install.sources import BundleSource, OciSource, compute_archive_cid
+from pinwarden.project.api_surfaces import NOT_STARTED
 from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.interop import compute_api_surface_hash
@@ -47,7 +49,13 @@ class StagedBundle(Record):
 
 
 def stage_bundle(  # noqa: PLR0913
-    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
+    project: Project,
+    accepted: AcceptedBundle,
+    pin: BundlePin,
+    store: Store,
+    source: BundleSource,
+    *,
+    probe: bool | None,
 ) -> StagedBundle:
     """Store an accepted bundle on this machine, and read the surface of its server.
 
@@ -55,12 +63,20 @@ def stage_bundle(  # noqa: PLR0913
     2. Unpack the archive.
     3. Download the surface that the registry recorded.
     4. With ``probe``, start the server once in its sandbox and read its surface, which must match the recorded one.
+       None starts it only if the registry recorded no surface and this machine has a sandbox; a failure is then the
+       reason why the surface is unknown.
     """
     store_files(accepted, pin, store)
     folder = ensure_bundle(pin, store, notify=lambda _: None)
     recorded = _download_recorded_surface(accepted, source)
-    probed = _probe_matching_surface(project, pin, folder, accepted) if probe else None
-    published = accepted.published
+    published, problem = accepted.published, published_problem(accepted)
+    probed: Surface | None = None
+    if probe:
+        probed = _probe_matching_surface(project, pin, folder, accepted)
+    elif probe is None and recorded is None:
+        probed, problem = _probe_or_reason(project, pin, folder, accepted)
+    elif recorded is None:
+        problem = f"{problem}; {NOT_STARTED}"
     staged = StagedBundle(
         pin=pin,
         surface=recorded if probed is None else probed,
@@ -70,8 +86,27 @@ def stage_bundle(  # noqa: PLR0913
     )
     if staged.surface is not None:
         return replace(staged, pin=replace(pin, surface_from=REGISTRY if probed is None else HERE))
-    recorded_problem = published.surface_problem if published else None
-    return replace(staged, surface_problem=recorded_problem or "the registry did not record them")
+    return replace(staged, surface_problem=problem)
+
+
+def published_problem(accepted: AcceptedBundle) -> str:
+    """Return why the registry recorded no surface."""
+    published = accepted.published
+    return (published.surface_problem if published else None) or "the registry did not record them"
+
+
+def _probe_or_reason(
+    project: Project, pin: BundlePin, folder: Path, accepted: AcceptedBundle
+) -> tuple[Surface | None, str]:
+    """Probe the server in its sandbox. Returns the reason instead if there is no sandbox, or if the probe fails."""
+    if shutil.which("bwrap") is None:
+        return None, f"{published_problem(accepted)}, and there is no sandbox on this machine (bubblewrap)"
+    try:
+        return _probe_matching_surface(project, pin, folder, accepted), ""
+    except PinwardenError as err:
+        if err.code == "SURFACE_DIFFERS":
+            raise
+        return None, f"{err.code}: {err.message}"
 
 
 def build_bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:

@@ -159,6 +159,10 @@ class LockExtension(Record):
     bundle: Mapping[str, Any] | None = None
     """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
     configured_in: ConfigOrigin | None = None
+    api_surface_of: str | None = None
+    """Digest of the bytes that `api_surface` is about, if no person approved the surface. Others may be pinned."""
+    api_surface_unknown: str | None = None
+    """The reason why the API surface is unknown, although the server is installed."""
     surface_of: str | None = None
     """The launch that the surface was approved for, if the entry starts another command now."""
     probed_release: str | None = None
@@ -588,6 +592,8 @@ _OPTIONAL_MEMBERS = (
     ),
     _define_text_member("published_at", "publishedAt", describes_bytes=True),
     _define_text_member("publisher", "publisher", describes_bytes=True),
+    _define_text_member("api_surface_of", "apiSurfaceOf", describes_bytes=True),
+    _define_text_member("api_surface_unknown", "apiSurfaceUnknown", describes_bytes=True),
     _define_object_member("launch", "launch", _parse_launch, _launch_to_json, describes_bytes=True),
 )
 """Members that keep their position in the file when an entry is rewritten. New ones are appended in this order."""

@@ -7,7 +7,8 @@ init, setup                 init, init_decisions, init_report; configured_entry 
 lock, verify                lock, lock_documents, verify; lock_signatures for ``lock sign``
 approve                     servers_to_approve, approve, approval_candidate
 pin                         floating_releases, pin
-prove, fetch                prove, fetch; artifact_check verifies the bytes, fetch_context downloads and resolves
+prove, fetch                prove, fetch; artifact_check verifies the bytes, fetch_context downloads and resolves,
+                            api_surfaces records the API surface hash
 outdated, update            newer_releases, newer_dependencies, update; guided_update and lock_draft for one server
 ci                          gate.check, gate.integrity, gate.online, gate.repository_check, gate.skills_check;
                             gate.gate_report builds the report, gate.rule_texts explains its codes

@@ -295,6 +295,8 @@ def with_approved_surface(  # noqa: PLR0913  every part of an approval
         known,
         surface=pin_surface(surface, format_surface_path(entry.key, folder=folder)),
         api_surface=str(compute_api_surface_hash(_list_tools(surface))),
+        api_surface_of=None,
+        api_surface_unknown=None,
         approval=build_approval(approver, now, candidate),
         surface_of=known.surface_of if partial else None,
         probed_release=find_probed_release_of_entry(project, entry, surface),
@@ -387,8 +389,10 @@ def _keep_earlier_surface(
     before: lock_entry.Entry, known: LockExtension, fresh: LockExtension, *, same: bool
 ) -> LockExtension:
     """Copy the earlier approved surface, unless the new entry has an approved surface of its own."""
-    if fresh.surface is not None or known.surface is None:
+    if fresh.surface is not None:
         return fresh
+    if known.surface is None:  # the hash of other bytes is kept, so that prove compares that of the new ones
+        return replace(fresh, api_surface=known.api_surface, api_surface_of=known.api_surface_of)
     return replace(
         fresh,
         surface=known.surface,

@@ -161,10 +161,17 @@ def read_pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest
     return closure_document.parse(data), pin.file_digest
 
 
-def build_container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
-    """Build the command that starts a locked container image by its digest."""
+def build_container_command(
+    project: Project, entry: Entry, notify: Callable[[str], None], *, options: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Build the command that starts a locked container image by its digest.
+
+    ``options`` replace those of the entry, which may give the container folders and privileges.
+    """
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
+    if options is not None:
+        launch = replace(launch, launch=replace(launch.launch, options=tuple(options)))
     return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
 
 

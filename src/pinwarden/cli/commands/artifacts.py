@@ -11,6 +11,9 @@ from pinwarden.cli.commands import command
 from pinwarden.cli.fetch_arguments import (
     DownloadOptions,
     add_fetch_arguments,
+    add_start_arguments,
+    ask_to_start,
+    get_start_permission,
     open_fetch_context,
     read_download_options,
 )
@@ -104,6 +107,7 @@ def _configure_prove(parser: ArgumentParser) -> None:
         metavar="NAME@VERSION",
         help="approve the install script of this package, for the bytes it has now; repeatable",
     )
+    add_start_arguments(parser)
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_format_argument(parser)
@@ -114,24 +118,34 @@ def _configure_prove(parser: ArgumentParser) -> None:
 def prove(args: Namespace) -> int:
     """Download locked servers and all their dependencies, hash them on this machine, and pin the hashes in the lock.
 
-    npm or uv resolves the dependencies, and no code of the packages runs. To approve the install script of a package,
-    use --allow-script; pinwarden fetch then runs it in a sandbox when it builds the server.
+    npm or uv resolves the dependencies, and no code of the packages runs meanwhile. To approve the install script of a
+    package, use --allow-script; pinwarden fetch then runs it in a sandbox when it builds the server.
+
+    Afterwards each server is started once from the verified bytes, in a sandbox without network, to record its API
+    surface hash. Without a sandbox on this machine, you are asked. The lock has the reason if the hash is unknown.
 
     Examples:
       pinwarden prove
       pinwarden prove notes
     """
+    from pinwarden.cli.streams import Progress
+    from pinwarden.project.api_surfaces import add_to_report, record_api_surfaces
     from pinwarden.project.install_scripts import AllowedScripts
     from pinwarden.project.prove import prove_servers
     from pinwarden.project.scopes import report_in_scopes
     from pinwarden.system.clock import now
 
+    permission = get_start_permission(args)
     scripts = tuple(args.allow_script)
     allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
 
     def prove_in(project: Project, names: tuple[str, ...]) -> Report:
         with open_fetch_context(read_download_options(args), project, "downloading and hashing") as context:
-            return prove_servers(project, names, context, now(), allowed)
+            report = prove_servers(project, names, context, now(), allowed)
+        with Progress("recording API surfaces"):
+            pinned = [server["server"] for server in report.facts["servers"]]
+            surfaces = record_api_surfaces(project, pinned, permission, now(), ask=ask_to_start) if pinned else []
+        return add_to_report(report, surfaces)
 
     return emit(report_in_scopes(names_by_scope(args, args.server), prove_in), args.format)
 

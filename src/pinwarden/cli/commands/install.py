@@ -47,8 +47,14 @@ def _configure_install(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="environment variable to pass to the server; repeatable",
     )
-    parser.add_argument(
-        "--allow-execute", action="store_true", help="start the server in its sandbox to record its tools"
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--allow-execute",
+        action="store_true",
+        help="start the server in its sandbox to record its tools, also if the registry recorded them",
+    )
+    choice.add_argument(
+        "--no-execute", action="store_true", help="do not start the server; its tools may then be unknown"
     )
     parser.add_argument(
         "--literal",
@@ -74,6 +80,8 @@ def install(args: Namespace) -> int:
     permissions it asks for. The pointer must be the newest in the registry's log, and every byte must match. Each step
     is reported. An accepted bundle is unpacked, locked with its provenance and approved surface, and started with
     pinwarden run in a sandbox that enforces its permissions.
+
+    If the registry did not record the tools, and for an image, the server is started once in a sandbox to record them.
 
     Text that pinwarden scan warns about is shown and refused, unless you give --approve-warnings.
 
@@ -122,7 +130,7 @@ def install(args: Namespace) -> int:
             target=_build_install_target(args),
             policies=load_policies(project),
             lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
-            probe=args.allow_execute,
+            probe=_choose_probe(args),
         )
         return emit(install(request, context), args.format)
 
@@ -140,6 +148,11 @@ def _build_install_target(args: Namespace) -> InstallTarget:
         scope=get_client_scope(args),
         variables=tuple(args.env),
     )
+
+
+def _choose_probe(args: Namespace) -> bool | None:
+    """Return whether to start the server: yes, no, or None if its registry did not record its tools."""
+    return True if args.allow_execute else False if args.no_execute else None
 
 
 def _install_image(args: Namespace) -> int:
@@ -163,7 +176,8 @@ def _install_image(args: Namespace) -> int:
         target=_build_install_target(args),
         policies=load_policies(project),
         lock_options=LockOptions(now=now(), approver=approver_from(args, describe_command_approval("install"))),
-        probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
+        probe=None if args.no_execute else ProbeOptions(allow_execute=True),
+        must_probe=args.allow_execute,
     )
     with open_fetch_context(DownloadOptions(allow_private=args.allow_private), project, "resolving the tag") as context:
         return emit(install_image(request, context), args.format)

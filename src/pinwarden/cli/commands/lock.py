@@ -34,6 +34,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
+    from pinwarden.project.api_surfaces import Permission
     from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.lock import LockOptions, LockRequest
     from pinwarden.project.project import Project
@@ -196,7 +197,7 @@ def update(args: Namespace) -> int:
     On a terminal, each newer release is downloaded, verified and started, and you decide after you saw what it changes:
     its tools, dependencies and publisher. Then the lock, the approval and the configurations of all clients are written
     together, or nothing is. In a script, --yes --allow-execute does the same. Without --allow-execute, --yes writes the
-    release and leaves its tools to a later review.
+    release and leaves its tools to a later review; its API surface hash is still compared, in a sandbox.
 
     Installed bundles go through all checks of a first installation again. An update of a bundle that looks like an
     attack is blocked, unless you give --on-drift warn.
@@ -213,6 +214,7 @@ def update(args: Namespace) -> int:
     if args.undo:
         return undo(args, "update")
     from pinwarden.cli.guided_update import is_guided
+    from pinwarden.project.api_surfaces import add_to_report, record_api_surfaces
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES
     from pinwarden.project.project import load_policies
     from pinwarden.project.scopes import report_in_scopes
@@ -234,6 +236,11 @@ def update(args: Namespace) -> int:
         with open_fetch_context(downloads, project, "looking up releases") as context:
             request = UpdateRequest(names=servers, confirmed=args.yes, fetch_context=context)
             report = update(project, request, load_policies(project), lock_options)
+            if report.facts["written"]:
+                updated = sorted({row["name"] for row in report.facts["updates"]})
+                permission: Permission = "anywhere" if args.allow_execute else "sandbox"
+                surfaces = record_api_surfaces(project, updated, permission, lock_options.now)
+                report = add_to_report(report, surfaces)
             return _update_bundles(args, project, names, lock_options, report)
 
     return emit(report_in_scopes(names_by_scope(args, args.server), update_in), args.format)
@@ -392,7 +399,7 @@ def _update_bundles(
             lock_options=lock_options,
             now=current_time,
             confirmed=args.yes,
-            probe=args.allow_execute,
+            probe=True if args.allow_execute else None,
             literal=args.literal,
             on_drift=args.on_drift,
         )
