@@ -35,11 +35,10 @@ from pinwarden.project.project import Project
 from pinwarden.project.prove import pin_artifact
 from pinwarden.project.server_start import prepare_probe, probe_server
 from pinwarden.project.server_target import find_probe_target
-from pinwarden.project.surface_reports import build_scan_row
 from pinwarden.surface.drift.changes import build_change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.probe.probe import ProbeOptions
-from pinwarden.surface.scan.scan import scan
+from pinwarden.surface.scan.scan import build_scan_row, scan
 from pinwarden.surface.surface import Surface
 from pinwarden.system.probe_budget import ProbeLimits
 from pinwarden.system.sandbox import Sandbox, SandboxLimits
