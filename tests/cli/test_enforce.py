@@ -203,7 +203,11 @@ class TestUndo:
         world.done("enforce", "--yes")
         enforced = world.files()
         outcome = world.run("enforce", "--undo", "--yes", "memory")
-        assert outcome.code != 0
+        assert outcome.code == 2
+        assert (
+            "takes the names of servers that pinwarden enforce edited: notes; it did not edit 'memory'" in outcome.err
+        )
+        assert "hint: To undo the edits of all of them: pinwarden enforce --undo\n" in outcome.err
         assert (world.files(), enforced != before) == (enforced, True)
 
     def test_attack_a_changed_backup_is_not_restored(self, world: SeveralClients) -> None:

@@ -163,3 +163,15 @@ def test_attack_marks_in_a_text_cannot_disguise_new_text_as_old(before: Any, aft
 def test_notes_that_do_not_fit_a_comment_are_counted() -> None:
     shown = render(_report(notes=tuple(f"note {number}" for number in range(23))), "markdown")
     assert shown.endswith("> note 18\n> note 19\n> …and 3 more notes.\n")
+
+
+def test_the_reason_of_a_change_takes_two_lines_at_sixty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code may be on a third. Of a reason with several sentences, only the first is shown then."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for kind, known in CHANGE_KINDS.items():
+        row = Row(code=kind, severity="critical", entity="tool", name="t", path="", message=known.reason)
+        lines = render_text(_report(row)).splitlines()[1:-1]
+        shown = " ".join(" ".join(lines).split())
+        assert len(lines) <= 2 or lines[2].strip().startswith(f"({kind}"), shown
+        assert shown.startswith(known.reason.partition(". ")[0])
+        assert kind in shown

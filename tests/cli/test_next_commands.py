@@ -145,7 +145,7 @@ def planted_in_ci(world: NextWorld) -> tuple[str, str]:
 def poisoned_in_ci(world: NextWorld) -> tuple[str, str]:
     world.lock_and_approve(now=harmless())
     (world.root / "server.py").write_text(SERVER.replace("sys.argv[2]", repr(POISON)))
-    return "ci --live --allow-execute", "pinwarden explain now"
+    return "ci --live --allow-execute", "pinwarden approve now --allow-execute"
 
 
 def without_tools_in_ci(world: NextWorld) -> tuple[str, str]:
@@ -257,6 +257,24 @@ def test_nothing_is_next_for_a_secret_that_only_a_person_can_move(world: NextWor
     shown = world.run(command)
     assert "Next:" not in shown.out, shown.out
     assert "pinwarden" not in shown.err
+
+
+def test_the_way_out_of_a_secret_in_arguments_is_to_move_it_and_then_approve(world: NextWorld) -> None:
+    """The hint was the command that had just failed."""
+    secret = "ghp_0123456789abcdef0123456789abcdef0123"
+    world.lock(now=harmless())
+    entry = harmless("hub")
+    world.configure(now=harmless(), hub={**entry, "args": [*entry["args"], "--token", secret]})
+    refused = world.run("approve", "hub", "--allow-execute")
+    approve = "pinwarden approve hub --allow-execute"
+    assert f"hint: Edit .mcp.json (pinwarden doctor says how), then run: {approve}\n" in refused.err
+    for words in ("explain hub", "doctor"):
+        shown = world.run(*words.split()).out
+        assert "Write ${HUB_SECRET} and set HUB_SECRET where Claude Code starts." in " ".join(shown.split())
+        assert secret not in shown
+    world.configure(now=harmless(), hub={**entry, "args": [*entry["args"], "--token", "${HUB_SECRET}"]})
+    world.variables["HUB_SECRET"] = secret
+    world.done(*shlex.split(approve)[1:], "--yes")
 
 
 def test_nothing_is_next_once_a_workflow_checks_the_project(world: NextWorld) -> None:

@@ -163,7 +163,7 @@ def test_a_change_of_something_that_is_no_longer_approved_is_not_approved(locked
     assert locked.run("review", "approve", other).code == 0
     before = locked.files()
     with locked.state.reviews._database.transaction() as step:
-        step.run("UPDATE review SET state = 'waiting' WHERE name = ?", (name,))
+        step.run("UPDATE review SET state = 'pending' WHERE name = ?", (name,))
     outcome = locked.run("review", "approve", name)
     assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
     assert locked.files() == before
@@ -220,7 +220,7 @@ def test_attack_a_change_served_during_an_approval_leaves_the_lock_unchanged(
     assert (outcome.code, "[REVIEW_STALE]" in outcome.err) == (1, True)
     assert locked.files() == before
     states = {row["name"]: row["state"] for row in locked.json("review", "list", "--all")["reviews"]}
-    assert (states.pop(name), list(states.values())) == ("superseded", ["waiting"])
+    assert (states.pop(name), list(states.values())) == ("superseded", ["pending"])
 
 
 def test_a_concurrent_change_of_the_entry_is_kept(locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,8 +366,11 @@ def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, 
     for place in (f"lock:{tmp_path / 'other' / 'mcp-lock.json'}", FIRST_USE):
         locked.record(place, verdicts(locked.approved(), listing(CHANGED)))
     out = locked.run("review", "list").out
-    assert "APPROVED IN" in out.splitlines()[0]
-    assert all(f"{place}  " in out for place in ("  mcp-lock.json", "/other/mcp-lock.json", "  first use"))
+    shown = [line.strip() for line in out.splitlines()[1:-2:2]]
+    assert len(shown) == 3
+    for place in ("approved in mcp-lock.json", "/other/mcp-lock.json", "trusted on first use"):
+        assert any(line.startswith("pending, last seen ") and f"{place}: " in line for line in shown), shown
+    assert out.endswith("3 changes pending review\nNext: pinwarden review\n")
     assert {row["baseline"] for row in locked.json("review", "list")["reviews"]} == {
         name_lock_baseline(locked.lock),
         f"lock:{tmp_path / 'other' / 'mcp-lock.json'}",
@@ -432,7 +435,7 @@ def test_show_says_why_it_is_blocked_and_where_an_approval_would_be_stored(locke
         f"seen     first {review['opened']}, last {review['last_seen']}",
         f"approval {locked.lock} and the approved surfaces in mcp-lock.surfaces",
     ]
-    assert lines[-1] == f"{name}: waiting"
+    assert lines[-1] == f"{name}: pending"
     locked.run("review", "reject", name, "--why", "asks too much")
     assert locked.run("review", "show", name).out.splitlines()[-1] == (
         f"{name}: rejected by reviewer at 2026-07-20T12:00:00.000Z: asks too much"

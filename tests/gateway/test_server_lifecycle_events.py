@@ -83,7 +83,7 @@ def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
             for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
                 recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
-        waiting = [review.name for review in state.reviews.select(("waiting", "superseded"))]
+        waiting = [review.name for review in state.reviews.select(("pending", "superseded"))]
     pending = logged(tmp_path, HELD)
     assert said == []
     assert sorted(fact.call for fact in pending) == sorted(waiting)

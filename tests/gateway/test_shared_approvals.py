@@ -118,7 +118,7 @@ def test_a_gateway_that_starts_later_applies_the_approval_unless_configured_not_
         poll(lambda: lets_through(there, token))
     with running(second, "--approvals", "lock") as there:
         assert not lets_through(there, there.token)
-        poll(lambda: sorted(review["state"] for review in reviews(first)) == ["approved", "waiting"])
+        poll(lambda: sorted(review["state"] for review in reviews(first)) == ["approved", "pending"])
 
 
 # One host after the other, in this process

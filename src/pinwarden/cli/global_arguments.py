@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from typing import Literal, TextIO
 
 COLOR_MODES = ("auto", "always", "never")
-_UNSET = {"quiet": False, "verbose": False, "color": "auto", "project": None, "file": None, "scope": None}
+_PROBE_FLAGS = ("allow_execute", "allow_private", "allow_redirects", "sandbox")
+_UNSET: dict[str, object] = {
+    "quiet": False,
+    "verbose": False,
+    "color": "auto",
+    "project": None,
+    "file": None,
+    "scope": None,
+    "pass_env": (),
+    **dict.fromkeys(_PROBE_FLAGS, False),
+}
 _chosen: dict[str, object] = dict(_UNSET)
 GLOBAL_OPTIONS = ("--json", "-q", "--quiet", "-v", "--verbose", "--color", "--output", "-o")
 
@@ -98,7 +108,10 @@ def colour_wanted(stream: TextIO | None = None) -> bool:
 
 
 def repeat_project_options(command: str) -> str:
-    """Return a command with the project, lockfile and scope of this command line, so that it works when pasted."""
+    """Return a command with options of this command line, so that it works when pasted.
+
+    These are the project, lockfile and scope, and before a server is approved, how it may be contacted or started.
+    """
     from shlex import quote
 
     folders = _chosen["project"]
@@ -107,8 +120,13 @@ def repeat_project_options(command: str) -> str:
     given += [(f"--{name}", _chosen[name]) for name in ("file", "scope") if _chosen[name]]
     if repeatable and len(given) > 1 and not command.startswith("pinwarden ci"):
         given = given[:1]  # only ci takes several projects
+    flags: list[str] = []
+    if command.startswith("pinwarden approve "):
+        passed = _chosen["pass_env"]
+        given += [("--pass-env", name) for name in (passed if isinstance(passed, list) else ())]
+        flags = [f"--{name.replace('_', '-')}" for name in _PROBE_FLAGS if _chosen[name] is True]
     words = [f"{option} {quote(str(value))}" for option, value in given if f"{option} " not in command]
-    return " ".join([command, *words])
+    return " ".join([command, *words, *(flag for flag in flags if flag not in command)])
 
 
 def describe_unknown_arguments(unknown: Sequence[str], known: Iterable[str]) -> str:

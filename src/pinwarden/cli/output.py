@@ -14,7 +14,7 @@ from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.core.report import Report, Row
+    from pinwarden.core.report import Report
     from pinwarden.project.project import Project
 
 FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
@@ -117,13 +117,6 @@ class CapturedStdout:
         data = self._bytes.getvalue()
         sys.stdout = self._stdout
         return write_report_file(Path(file), data.decode("utf-8", "backslashreplace"))
-
-
-def print_rows(rows: tuple[Row, ...]) -> None:
-    """Print rows of a report as text."""
-    from pinwarden.cli.render.text import render_rows
-
-    sys.stdout.write(render_rows(rows, colour=colour_wanted()))
 
 
 def format_definition(value: Any) -> str:

@@ -75,6 +75,7 @@ def list_reviews(
         subject=server or "all servers",
         summary=f"{plural(pending, 'change')} pending review" if pending else "no changes pending review",
         exit_code=EXIT_CLEAN,
+        next_command="pinwarden review" if pending else None,
         facts={
             "reviews": [{**review_to_json(review), **_build_unapplied_members(review, unapplied)} for review in reviews]
         },

@@ -30,6 +30,7 @@ from pinwarden.lock.trust_explanation import (
     explain_tier,
 )
 from pinwarden.lock.trust_tiers import Pillars, TierCap, TrustIssue, TrustReport, apply_gates, compute_trust_report
+from pinwarden.project.config_secrets import SecretFinding, audit_servers
 from pinwarden.project.lock_documents import LockDocument, build_problem_rows, find_entries, problems_to_json, read_lock
 from pinwarden.system.masking import mask_text, mask_url, mask_words
 
@@ -77,16 +78,19 @@ def explain_configured(projects: Sequence[Project], server: str) -> Report | Non
         file = project.display_path(one.path)
         title = get_client(one.client).title
         dangers = parse_launch(one.target).dangers if one.target is not None else ()
+        exposed = _find_exposed_secrets(one)
+        warnings = [*(DANGERS[code] for code in dangers), *(finding.message for finding in exposed)]
+        approve = f"approve it: pinwarden approve {shlex.quote(server)}"
+        first = "first move the secret, then " if exposed else ""
         sections = [
             Section(heading="what it is", lines=(f"configured for {title} in {file}", *_describe_configured(one))),
-            *(
-                [Section(heading="what is dangerous", lines=tuple(DANGERS[code] for code in dangers))]
-                if dangers
-                else ()
-            ),
+            *([Section(heading="what is dangerous", lines=tuple(warnings))] if warnings else ()),
             Section(
                 heading="what to do",
-                lines=(f"If it is yours, approve it: pinwarden approve {shlex.quote(server)}", f"If not: edit {file}"),
+                lines=(
+                    f"If it is yours, {first}{approve}",
+                    f"If not: edit {file}",
+                ),
             ),
         ]
         entries.append(
@@ -106,6 +110,11 @@ def explain_configured(projects: Sequence[Project], server: str) -> Report | Non
         facts={"server": server, "origin": "configuration", "entries": entries, "problems": []},
         rule_texts=PROBLEMS,
     )
+
+
+def _find_exposed_secrets(server: ConfiguredServer) -> tuple[SecretFinding, ...]:
+    """Return the secrets in the arguments and the address of a server, because of which it cannot be locked."""
+    return tuple(finding for finding in audit_servers((server,)).findings if finding.secret_source in ("args", "url"))
 
 
 def _describe_configured(server: ConfiguredServer) -> Iterator[str]:

@@ -22,7 +22,8 @@ _MAX_NAME = 120
 def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str | None:
     """Return the next command for the most severe failing row; None if none fails. ``servers`` are locked names.
 
-    After a critical finding, which may be an attack, it is a command that shows something and approves nothing.
+    After a critical finding, which may be an attack, the command approves nothing without a question: ``approve`` shows
+    the changed tools again, with skip as the default, and other commands only show something.
     """
     failing = [row for row in rows if is_failing(row)]
     if not failing:
@@ -52,8 +53,8 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     if server is None:
         return "pinwarden doctor"
     # Only a change of a live server has the name of the server in its entity.
-    if first.entity.startswith(f"{server}: ") and first.severity != "critical":
-        return f"pinwarden approve {quote_name(server)} --allow-execute"
+    if first.entity.startswith(f"{server}: "):
+        return f"pinwarden approve {quote_name(server)}"
     return f"pinwarden explain {quote_name(server)}"
 
 

@@ -35,6 +35,7 @@ from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.secret_variables import (
     SECRETS_FILE,
+    add_secrets,
     fill_in_references,
     find_open_reference,
     read_secret_variables,
@@ -70,7 +71,7 @@ def prepare_locked_launch(
 ) -> ServerLaunch:
     """Prepare the command that starts a locked server. Pass an entry from ``find_entry``, which verifies the lock."""
     inherited = inherit_environment(project)
-    project = _with_secrets(project)
+    project = replace(project, variables=add_secrets(project.variables, project.home))
     if is_remote(entry):
         return _prepare_remote(project, entry, arguments_given)
     launch = read_locked_launch(entry)
@@ -112,12 +113,6 @@ def prepare_locked_launch(
         cwd=_resolve_folder(project, launch.cwd),
         readable=(str(folder), *built.readable_folders),
     )
-
-
-def _with_secrets(project: Project) -> Project:
-    """Return the project with the user's secrets among its variables. A server gets only those approved for it."""
-    secrets = read_secret_variables(project.home)
-    return replace(project, variables={**secrets, **fill_in_references(project.variables, secrets)})
 
 
 def _remove_open_references(environment: dict[str, str], names: Sequence[str], notify: Callable[[str], None]) -> None:

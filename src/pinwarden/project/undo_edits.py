@@ -105,17 +105,21 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
     """Plan to undo the edits that a command made in these scopes, the newest first, for some servers or all.
 
     ``enforce`` includes the releases that ``pinwarden setup`` wrote before it enforced the servers: one undo returns
-    the files to what they were before. Raises NOTHING_TO_UNDO if a name, or every server, has no such edit.
+    the files to what they were before. Raises NOTHING_TO_UNDO if there is no such edit, and USAGE for the name of a
+    server that was not edited while others were.
     """
     project = projects[0]
     locks = {scope.lock.absolute() for scope in projects}
     contents = _Contents()
     undone: list[UndoneServer] = []
+    edited: dict[str, None] = {}
     kept: list[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes]]] = []
     for backup in list_backups(project):
         if not _is_made_by(backup, command):
             continue
-        chosen = [server for server in backup.servers if server.lock in locks and (not names or server.name in names)]
+        in_scope = [server for server in backup.servers if server.lock in locks]
+        edited |= dict.fromkeys(server.name for server in in_scope)
+        chosen = [server for server in in_scope if not names or server.name in names]
         if chosen:
             restore = _Restore(contents, backup, chosen)
             restored = restore.plan()
@@ -123,10 +127,16 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
             refused = {server.server for server in restored if server.how == NOT_UNDONE}
             others = tuple(server for server in backup.servers if server not in chosen or server in refused)
             kept.append((backup, others, restore.list_edited()))
-    missing = [name for name in names if not any(server.server.name == name for server in undone)]
-    if missing or not undone:
-        what = f" for {missing[0][:120]!a}" if missing else ""
-        raise PinwardenError("NOTHING_TO_UNDO", f"there is no backup of an edit by pinwarden {command}{what}")
+    if not edited:
+        raise PinwardenError("NOTHING_TO_UNDO", f"there is no backup of an edit by pinwarden {command}")
+    unknown = next((name for name in names if name not in edited), None)
+    if unknown is not None:
+        raise PinwardenError(
+            "USAGE",
+            f"--undo takes the names of servers that pinwarden {command} edited: {', '.join(edited)[:400]}; it did not "
+            f"edit {unknown[:120]!a}",
+            hint=f"To undo the edits of all of them: pinwarden {command} --undo",
+        )
     return UndoPlan(project=project, undone=tuple(undone), edits=contents.list_edits(), kept=tuple(kept))
 
 

@@ -72,10 +72,18 @@ def find_open_reference(value: str) -> str | None:
     return None if match is None else match[1]
 
 
+def add_secrets(variables: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return the variables that the entries of clients can refer to: these, and the secrets of the user.
+
+    A server gets only those that its entry names.
+    """
+    secrets = read_secret_variables(home)
+    return {**secrets, **fill_in_references(variables, secrets)}
+
+
 def load_variables() -> dict[str, str]:
-    """Return the variables that the entries of clients can refer to: the environment, and the user's secrets."""
-    secrets = read_secret_variables(Path.home())
-    return {**secrets, **fill_in_references(os.environ, secrets)}
+    """Return the environment variables and the user's secrets."""
+    return add_secrets(os.environ, Path.home())
 
 
 def _strip_quotes(text: str) -> str:

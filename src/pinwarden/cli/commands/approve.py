@@ -21,7 +21,7 @@ from pinwarden.cli.project_arguments import (
     read_database,
 )
 from pinwarden.cli.render.text import wrap
-from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
+from pinwarden.cli.server_arguments import add_probe_arguments, list_client_ids, probe_options
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def _configure_approve(parser: ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", help="names of servers in the lock or in a client's file, or of skills")
     parser.add_argument("--all", action="store_true", help="every server and skill that is not approved")
-    parser.add_argument("--client", metavar="CLIENT", help="only the entries for this client, such as claude or cursor")
+    parser.add_argument("--client", metavar="CLIENT", help=f"only the entries for this client: {list_client_ids()}")
     parser.add_argument("--full", action="store_true", help="show complete definitions with their schemas")
     parser.add_argument("--yes", action="store_true", help="approve without asking")
     add_project_arguments(parser)
@@ -272,9 +272,9 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
     from pinwarden.system.clock import now
 
     if server.problem is not None:
-        options = [option for option in _list_repeated_options(args) if option != "--all"]
-        hint = f"To approve it anyway: {format_approve_command([server.name], *options)}"
-        raise PinwardenError("POLICY_REFUSED", f"{server.name[:120]!a}: {server.problem}", hint=hint)
+        raise PinwardenError(
+            "POLICY_REFUSED", f"{server.name[:120]!a}: {server.problem}", hint=_describe_way_out(args, server)
+        )
     prepared = prepare_server(server, probe_options(args))
     if prepared.is_started and not args.allow_execute:
         command = format_approve_command(args.server, *_list_repeated_options(args), "--allow-execute")
@@ -302,6 +302,22 @@ def _approve_one(args: Namespace, server: ServerToApprove, approver: Approver) -
     if args.format == "text":
         _print_approval(approval, report, full=args.full)
     return report
+
+
+def _describe_way_out(args: Namespace, server: ServerToApprove) -> str:
+    """Return what to do about a server that cannot be approved: name it, if that is enough, or else edit its entry."""
+    from pinwarden.project.servers_to_approve import find_servers_to_approve
+
+    options = [option for option in _list_repeated_options(args) if option != "--all"]
+    command = format_approve_command([server.name], *options)
+    if not any(named.problem for named in find_servers_to_approve(projects_in_scope(args), [server.name], args.client)):
+        return f"To approve it anyway: {command}"
+    files = ", ".join(
+        dict.fromkeys(
+            part.project.display_path(configured.server.path) for part in server.parts for configured in part.configured
+        )
+    )
+    return f"Edit {files} (pinwarden doctor says how), then run: {command}"
 
 
 def _refuse_unapproved_command(args: Namespace, server: ServerToApprove) -> None:

@@ -17,6 +17,7 @@ from pinwarden.cli.project_arguments import (
     find_project_to_extend,
     get_client_scope,
 )
+from pinwarden.cli.server_arguments import list_client_ids
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _configure_install(parser: ArgumentParser) -> None:
         "--client",
         action="append",
         metavar="CLIENT",
-        help="also add the server to this client's configuration; repeatable",
+        help=f"also add the server to this client's configuration: {list_client_ids()}; repeatable",
     )
     parser.add_argument(
         "--env",

@@ -28,7 +28,7 @@ from pinwarden.cli.project_arguments import (
     names_by_scope,
     project_from,
 )
-from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.cli.server_arguments import add_probe_arguments, list_client_ids
 from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
@@ -51,7 +51,7 @@ def _configure_lock(parser: ArgumentParser) -> None:
         "--client",
         action="append",
         metavar="CLIENT",
-        help="client that will use the server, such as cursor, or all (default: claude); repeatable",
+        help=f"client that will use the server: {list_client_ids()}, or all (default: claude); repeatable",
     )
     add_release_arguments(parser)
     parser.add_argument(
@@ -132,7 +132,7 @@ def _configure_remove(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CLIENT",
-        help="remove the server only for this client; repeatable",
+        help=f"remove the server only for this client: {list_client_ids()}; repeatable",
     )
     parser.add_argument("--keep-config", action="store_true", help="do not change client configurations")
     add_project_arguments(parser)

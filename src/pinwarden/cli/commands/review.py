@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.cli.approvals import APPROVED, SKIPPED
 from pinwarden.cli.commands import command
-from pinwarden.cli.output import add_format_argument, emit, format_definition, print_rows
+from pinwarden.cli.global_arguments import colour_wanted
+from pinwarden.cli.output import add_format_argument, emit, format_definition
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_database_argument,
@@ -22,12 +23,14 @@ from pinwarden.cli.project_arguments import (
     find_current_project,
     read_database,
 )
-from pinwarden.cli.questions import QUIT, ask, read_line
+from pinwarden.cli.questions import QUIT, ask, read_line, show_in_pages
+from pinwarden.cli.render.board import describe_age
 from pinwarden.cli.render.surface_text import read_report_changes, render_changes
-from pinwarden.cli.render.text import wrap
+from pinwarden.cli.render.text import render_rows, wrap
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.text import plural
+from pinwarden.system.clock import wall_clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +52,6 @@ _ERRORS_OF_ONE_CHANGE = (
 )
 """Errors about one change, after which a person can still decide on the other changes."""
 _LEVELS = ("info", "review", "critical")
-_HEADINGS = ("NAME", "LEVEL", "SERVER", "ITEM", "STATE", "APPROVED IN", "LAST SEEN", "WHY")
 _MAX_PATH = 40  # longer paths in the list are cut to this many characters
 _MAX_NAMES_BYTES = 1 << 20  # enough for thirty thousand names, more than can be pending
 _LABEL_WIDTH = 9  # so that a digest next to its label fits into eighty columns
@@ -111,22 +113,7 @@ def review_list(args: Namespace) -> int:
         sys.stdout.write("".join(f"{review['name']}\n" for review in report.facts["reviews"]))
         return report.exit_code
     if args.format == "text" and report.facts["reviews"]:
-        from pinwarden.cli.render.text import render_table
-
-        rows = [
-            (
-                review["name"],
-                review["level"] or "-",
-                review["server"],
-                f"{review['entity']} {review['item']}",
-                _format_state(review),
-                _format_baseline(review["baseline"]),
-                review["last_seen"],
-                review["reason"] or review["code"],
-            )
-            for review in report.facts["reviews"]
-        ]
-        sys.stdout.write(render_table(_HEADINGS, rows))
+        sys.stdout.write("".join(map(_render_listed, report.facts["reviews"])))
     return emit(report, args.format)
 
 
@@ -150,7 +137,7 @@ def review_show(args: Namespace) -> int:
         report = show_review(state, project, args.name)
     if args.format != "text":
         return emit(report, args.format)
-    _print_review(report, definition=True)
+    sys.stdout.write(_render_review(report, definition=True))
     return report.exit_code
 
 
@@ -295,7 +282,8 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
     try:
         report = show_review(state, project, name)
         sys.stdout.write("\n")
-        _print_review(report, heading=heading)
+        if not show_in_pages(_render_review(report, heading=heading)):
+            return QUIT
         answer = _ask_decision(report)
         if answer in ("approve", "reject"):
             is_critical = report.facts["review"]["level"] == "critical"
@@ -330,7 +318,8 @@ def _ask_decision(report: Report) -> str:
     question = "Approve this change?" if can_be_approved else "Reject this change?"
     choices = (*(("approve",) if can_be_approved else ()), "reject", "show", "skip", QUIT)
     while (answer := ask(question, choices, None)) == "show":
-        _print_definition(report)
+        if not show_in_pages(_render_definition(report)):
+            return QUIT
     return answer
 
 
@@ -346,23 +335,32 @@ def _ask_reason(*, needed: bool) -> str:
     return ""
 
 
-def _print_review(report: Report, *, heading: str = "", definition: bool = False) -> None:
-    """Print one change. Includes the definition if ``definition`` is set or the change cannot be approved."""
+def _render_listed(review: dict[str, Any]) -> str:
+    """Return a change of the list: its name, which approve and reject need in full, then what and where it is."""
+    item = f"{review['server']}: {review['entity']} {review['item']}"
+    seen = f"last seen {describe_age(review['last_seen'], wall_clock())}"
+    details = f"{_format_state(review)}, {seen}, {_describe_baseline(review['baseline'])}: "
+    details += review["reason"] or review["code"]
+    return wrap(f"{review['name']}  {review['level'] or '-'}  {item}") + wrap(details, label="  ")
+
+
+def _render_review(report: Report, *, heading: str = "", definition: bool = False) -> str:
+    """Return one change. Includes the definition if ``definition`` is set or the change cannot be approved."""
     changes = read_report_changes(report)
     others = report.rows[len(changes) :]  # the warnings of the scan, or why it cannot be approved
-    sys.stdout.write(wrap(f"{heading}{report.subject}"))
-    sys.stdout.write("".join(wrap(text, label=f"{name:{_LABEL_WIDTH}}") for name, text in _describe(report)))
-    sys.stdout.write(render_changes(changes) if changes else "")
-    print_rows(others)
-    if definition or report.facts["approval_goes_to"] is None:
-        _print_definition(report)
-    sys.stdout.write(wrap(report.summary))
-    sys.stdout.flush()
+    parts = (
+        wrap(f"{heading}{report.subject}"),
+        *(wrap(text, label=f"{name:{_LABEL_WIDTH}}") for name, text in _describe(report)),
+        render_changes(changes) if changes else "",
+        render_rows(others, colour=colour_wanted()),
+        _render_definition(report) if definition or report.facts["approval_goes_to"] is None else "",
+        wrap(report.summary),
+    )
+    return "".join(parts)
 
 
-def _print_definition(report: Report) -> None:
-    sys.stdout.write(f"  definition, as the server sent it:\n{format_definition(report.facts['definition'])}")
-    sys.stdout.flush()
+def _render_definition(report: Report) -> str:
+    return f"  definition, as the server sent it:\n{format_definition(report.facts['definition'])}"
 
 
 def _describe(report: Report) -> list[tuple[str, str]]:
@@ -381,16 +379,16 @@ def _format_state(review: dict[str, Any]) -> str:
     return f"{review['state']} by {review['decided_by']}" if review["decided_by"] else str(review["state"])
 
 
-def _format_baseline(baseline: str) -> str:
-    """Return where the approval is stored, for display: two projects may each have a server of the same name."""
+def _describe_baseline(baseline: str) -> str:
+    """Say where the server's approval is stored: two projects may each have a server of the same name."""
     lock = baseline.removeprefix("lock:")
     if lock == baseline:
-        return "first use"
+        return "trusted on first use"
     path = Path(lock)
     displayed = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
     if len(displayed) <= _MAX_PATH:
-        return displayed
-    return f"…{displayed[1 - _MAX_PATH :]}"  # projects differ at the end of the path
+        return f"approved in {displayed}"
+    return f"approved in …{displayed[1 - _MAX_PATH :]}"  # projects differ at the end of the path
 
 
 def _read_names(args: Namespace) -> list[str]:

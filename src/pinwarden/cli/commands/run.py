@@ -26,7 +26,7 @@ def _configure_run(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--client",
         metavar="CLIENT",
-        help="use the lock entry for this client, such as claude or cursor, if the entries differ",
+        help="use the lock entry for this client, if the entries differ; pinwarden doctor --help lists the clients",
     )
     parser.add_argument(
         "--show",

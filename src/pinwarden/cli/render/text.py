@@ -245,21 +245,27 @@ def _render_row(row: Row, names: list[str], width: int, colour: bool, *, whole: 
 def fit_reasons(message: str, code: str, wrap_text: Callable[[str], list[str]], how: str) -> list[str]:
     """Return the lines of a finding. If it needs more than two, only its first reasons, and the number of others.
 
+    If even the first reason needs more, only its first sentence.
+
     ``how`` says where the others are shown.
     """
     lines = wrap_text(f"{message} ({code})")
-    reasons = _split_reasons(message) if len(lines) > _MAX_LINES_OF_REASONS else []
+    if len(lines) <= _MAX_LINES_OF_REASONS:
+        return lines
+    known, rest = _split_reasons(message)
+    reasons = [*known, *([rest] if rest else [])]
     for kept in range(len(reasons) - 1, 0, -1):
         left = len(reasons) - kept
         more = f"{left} more {'reason' if left == 1 else 'reasons'}: {how}"
         lines = wrap_text(f"{' '.join(reasons[:kept])} ({code}; {more})")
         if len(lines) <= _MAX_LINES_OF_REASONS:
-            break
-    return lines
+            return lines
+    sentence, _, others = known[0].partition(". ") if known else ("", "", "")
+    return wrap_text(f"{sentence}. ({code}; the rest: {how})") if others else lines
 
 
-def _split_reasons(message: str) -> list[str]:
-    """Return the reasons of a change; a single one if the message is not made of reasons of changes."""
+def _split_reasons(message: str) -> tuple[list[str], str]:
+    """Return the reasons of changes that a message begins with, and the rest of it."""
     from pinwarden.clients.drift import CONFIG_KINDS
     from pinwarden.clients.launchers import DANGERS
     from pinwarden.surface.drift.changes import CHANGE_KINDS
@@ -271,7 +277,7 @@ def _split_reasons(message: str) -> list[str]:
     while reason := next((reason for reason in known if f"{rest} ".startswith(f"{reason} ")), ""):
         reasons.append(reason)
         rest = rest[len(reason) + 1 :]
-    return [*reasons, *([rest] if rest else [])]
+    return reasons, rest
 
 
 def _format_file_location(row: Row) -> str:

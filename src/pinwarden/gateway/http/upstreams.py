@@ -29,6 +29,7 @@ from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
 from pinwarden.system.net.connections import NetworkRules, is_private_literal
+from pinwarden.system.secret_variables import add_secrets
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, find_placeholder_names
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class UpstreamFactory:
             return prepare_locked_launch(self._project, entry, arguments_given=(), notify=self._write_log)
 
         def prepare_configured() -> ServerLaunch:
-            variables = self._project.variables
+            variables = self._read_variables()
             own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
             return ServerLaunch(
                 command=tuple(expand_placeholders(word, variables) for word in target.command),
@@ -210,10 +211,14 @@ class UpstreamFactory:
             return build_configured
         return build_verified
 
+    def _read_variables(self) -> dict[str, str]:
+        """Return what the entries of clients can refer to, with the user's secrets, as ``pinwarden run`` has it."""
+        return add_secrets(self._project.variables, self._project.home)
+
     # Addresses
 
     def _build_remote_opener(self, name: str, target: HttpTarget) -> Opener:
-        variables = self._project.variables
+        variables = self._read_variables()
         templates = (target.url, *target.headers.values())
         used = {variable for template in templates for variable in find_placeholder_names(template)}
         refused = sorted(variable for variable in used - set(self._permissions.variables) if variable in variables)

@@ -21,7 +21,7 @@ from pinwarden.system.masking import mask_item_key
 
 TOPIC = "reviews"
 """The topic of notifications about reviews."""
-PENDING = "waiting"
+PENDING = "pending"
 APPROVED = "approved"
 REJECTED = "rejected"
 SUPERSEDED = "superseded"

@@ -146,10 +146,17 @@ def _choose_next_command(projects: Sequence[GateResult], rows: Sequence[Row]) ->
 
 
 def _describe_way_out(checked: GateResult) -> Iterator[str]:
-    """Say how to approve a server with a critical finding, which the next command only shows."""
-    rows = (row for check in ("configs", "live") for row in checked.rows_by_check.get(check, ()))
-    if any(row.severity == "critical" for row in rows):
+    """Say what to consider before approving a critical finding, and how, if the next command only shows it."""
+    critical = [
+        check
+        for check in ("configs", "live")
+        for row in checked.rows_by_check.get(check, ())
+        if row.severity == "critical"
+    ]
+    if "configs" in critical:
         yield "a critical finding may be an attack; if it is intended, approve the server: pinwarden approve NAME"
+    elif critical:
+        yield "a critical finding may be an attack: approve it only if it is intended"
 
 
 def has_closures(lock: Lock) -> bool:
