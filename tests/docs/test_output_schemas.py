@@ -518,6 +518,8 @@ CASES = (
     case("audit export", "--output log.jsonl", on=held),
     case("audit export", code=2, errs=True),
     case("audit verify", on=edited, code=1),
+    case("audit archive", "--older-than 90d", on=held),
+    case("audit archive", "--older-than soon", code=2, errs=True),
     case("audit verify", "--head x", code=2, errs=True),
     case("gateway", "--check --listen 127.0.0.1:0 --allow-execute", on=served),
     case("gateway", "--check --listen 127.0.0.1:0", code=3, errs=True),

@@ -171,6 +171,12 @@ def identity_login() -> Schema:
     return output("identity login", exactly({**texts, "groups": array(TEXT), "role": one_of(settings.ROLES)}))
 
 
+def audit_archive() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    body = {"file": or_null(TEXT), "digest": or_null(SHA256), "entries": COUNT, "head": or_null(head)}
+    return output("audit archive", exactly(body))
+
+
 def alert() -> Schema:
     """Return the schema of an alert."""
     item = exactly({"name": TEXT, "level": TEXT, "reason": TEXT, "review": TEXT})
@@ -206,6 +212,7 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "audit verify": audit_verify,
     "audit tail": audit_tail,
     "audit export": audit_export,
+    "audit archive": audit_archive,
     "identity check": identity_check,
     "identity login": identity_login,
 }

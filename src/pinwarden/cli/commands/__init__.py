@@ -85,6 +85,7 @@ _CATALOG = {
         "audit verify": ("audit", "audit_verify", "Verify that the audit log is complete and unchanged"),
         "audit tail": ("audit", "audit_tail", "Show the newest events of the audit log"),
         "audit export": ("audit", "audit_export", "Export the audit log as JSON Lines"),
+        "audit archive": ("audit", "audit_archive", "Move the oldest entries of the audit log into a file"),
     },
     "Write your own server": {
         "contract lock": ("contract", "contract_lock", "Record what your server offers and what its code can access"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_database_argument, read_database
+from pinwarden.cli.project_arguments import add_approval_arguments, add_database_argument, open_database, read_database
 from pinwarden.cli.streams import Progress, wait_for_closed_pipe
 from pinwarden.core.errors import PinwardenError
 
@@ -154,6 +155,51 @@ def audit_export(args: Namespace) -> int:
         sys.stdout.flush()
     sys.stderr.write(f"{build_export_report('standard output', args.after, head).summary}\n")
     return 0
+
+
+def _configure_audit_archive(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--older-than",
+        type=_parse_days,
+        required=True,
+        metavar="DAYS",
+        help="archive entries older than this, e.g. 90d",
+    )
+    parser.add_argument("--to", default=".", metavar="DIR", help="folder for the archive (default: current folder)")
+    add_approval_arguments(parser)
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_audit_archive)
+def audit_archive(args: Namespace) -> int:
+    """Move the oldest entries of the audit log into a file, so that the database stays small.
+
+    The file is verified like any export: pinwarden audit verify --against FILE. The log records what was archived, and
+    its chain continues from the last archived entry. Gateways may run meanwhile.
+
+    Examples:
+      pinwarden audit archive --older-than 90d --to .
+    """
+    from datetime import UTC, datetime
+
+    from pinwarden.cli.project_arguments import approver_from
+    from pinwarden.gateway.audit.archive import archive_entries
+
+    folder = Path(args.to)
+    if not folder.is_dir():
+        raise PinwardenError("USAGE", f"--to: {args.to[:200]!a} is not a folder")
+    before = (datetime.now(UTC) - args.older_than).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    with open_database(args) as state, Progress("archiving the audit log"):
+        report = archive_entries(state, before, folder, approver_from(args))
+    return emit(report, args.format)
+
+
+def _parse_days(text: str) -> timedelta:
+    number = text.removesuffix("d")
+    if not number.isascii() or not number.isdigit() or len(number) > 5:
+        raise ArgumentTypeError(f"{text[:40]!a} is not a number of days, such as 90d")
+    return timedelta(days=int(number))
 
 
 def _follow_events(state: GatewayState, entry_filter: EntryFilter, last_number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from os import urandom
@@ -106,6 +106,51 @@ def read_head(database: Database) -> AuditHead:
     """Return the number and hash of the last entry."""
     with database.transaction() as transaction:
         return _read_last_head(transaction)
+
+
+def read_start(database: Database) -> tuple[AuditHead, dict[str, int]]:
+    """Return the head of the archived entries, and the number of archived events of each gateway run."""
+    with database.transaction() as transaction:
+        rows = transaction.rows("SELECT source, nth FROM audit_archived_source")
+        return _read_start_head(transaction), {source: int(nth) for source, nth in rows}
+
+
+def delete_archived(database: Database, head: AuditHead, counts: Mapping[str, int], limit: int) -> None:
+    """Delete the entries up to a head. Each transaction deletes some and moves the start of the chain."""
+    while True:
+        with database.transaction(exclusive="audit") as transaction:
+            start = _read_start_head(transaction)
+            if start.number >= head.number:
+                return
+            row = transaction.row(
+                "SELECT number, entry FROM audit_entry WHERE number >= 1 AND number <= ? ORDER BY number DESC LIMIT 1",
+                (min(start.number + limit, head.number),),
+            )
+            if row is None:
+                raise PinwardenError("AUDIT_TAMPERED", "entries of the audit log disappeared while it was archived")
+            reached = AuditHead(number=row[0], hash=hash_entry(str(row[1]).encode("utf-8", "surrogatepass")))
+            if reached.number == head.number and reached.hash != head.hash:
+                raise PinwardenError("AUDIT_TAMPERED", f"entry {head.number} changed while the log was archived")
+            for source, nth in _count_by_source(transaction, reached.number).items():
+                if nth > counts.get(source, 0):
+                    raise PinwardenError("AUDIT_TAMPERED", f"the events of {source[:40]} changed during archiving")
+                transaction.run("DELETE FROM audit_archived_source WHERE source = ?", (source,))
+                transaction.run("INSERT INTO audit_archived_source (source, nth) VALUES (?, ?)", (source, nth))
+            transaction.run("DELETE FROM audit_entry WHERE number >= 1 AND number <= ?", (reached.number,))
+            transaction.run("DELETE FROM audit_start")
+            transaction.run("INSERT INTO audit_start (number, hash) VALUES (?, ?)", (reached.number, reached.hash))
+
+
+def _count_by_source(transaction: Transaction, last: int) -> dict[str, int]:
+    rows = transaction.rows(
+        "SELECT source, MAX(nth) FROM audit_entry WHERE number >= 1 AND number <= ? GROUP BY source", (last,)
+    )
+    return {source: int(nth) for source, nth in rows}
+
+
+def _read_start_head(transaction: Transaction) -> AuditHead:
+    row = transaction.row("SELECT number, hash FROM audit_start ORDER BY number DESC LIMIT 1")
+    return EMPTY_HEAD if row is None else AuditHead(number=row[0], hash=row[1])
 
 
 def read_lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -214,7 +259,8 @@ def _count_recorded(transaction: Transaction, source: str, last: int | None) -> 
         (source,),
     )
     if row is None:
-        return 0
+        archived = transaction.row("SELECT nth FROM audit_archived_source WHERE source = ?", (source,))
+        return 0 if archived is None else int(archived[0])
     number, nth, text = row
     try:
         entry = parse_entry(str(text).encode("utf-8", "surrogatepass"))
@@ -232,5 +278,5 @@ def _count_recorded(transaction: Transaction, source: str, last: int | None) -> 
 def _read_last_head(transaction: Transaction) -> AuditHead:
     last = transaction.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
-        return EMPTY_HEAD
+        return _read_start_head(transaction)
     return AuditHead(number=last[0], hash=hash_entry(str(last[1]).encode("utf-8", "surrogatepass")))

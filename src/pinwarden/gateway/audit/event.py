@@ -45,6 +45,9 @@ STOPPED = "stopped"
 SPOOLED = "spooled"
 """A journal (the file in which events wait for the database) is damaged. The audit log records this event itself."""
 
+ARCHIVED = "archived"
+"""The oldest entries were moved into a file: ``item`` is its name, ``observed`` its digest, ``call`` its head."""
+
 KINDS = (
     OBSERVED,
     CALLED,
@@ -60,6 +63,7 @@ KINDS = (
     STARTED,
     STOPPED,
     SPOOLED,
+    ARCHIVED,
 )
 
 SERVER_ITEM = "server"
@@ -294,6 +298,7 @@ MESSAGES = {
     "misfiled": "and its database row name different runs or event counts, which could suppress other events",
     "lost_event": "does not follow the previous event of its gateway: events are missing",
     "cut_off": "is missing: the log ends before the given head",
+    "unarchived": "and all before it are missing, and no entry says that they were archived",
     "rewritten": "differs from the given head or export: the log was rewritten",
 }
 _MAX_BREAKS = 100  # problems of the chain that a report lists
@@ -318,23 +323,35 @@ class ChainResult(Record):
 class ChainVerifier:
     """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
-    def __init__(self, heads: Iterable[AuditHead] = (), start: AuditHead = EMPTY_HEAD) -> None:
-        """Verify the entries after the head ``start``. The chain must contain ``heads``, none older than ``start``."""
+    def __init__(
+        self,
+        heads: Iterable[AuditHead] = (),
+        start: AuditHead = EMPTY_HEAD,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """Verify the entries after the head ``start``. The chain must contain ``heads``, none older than ``start``.
+
+        ``counts`` is the number of events of each gateway run up to ``start``, if it is known.
+        """
         self._heads: dict[int, set[str]] = {}
         for head in heads:
             self._heads.setdefault(head.number, set()).add(head.hash)
         self._head = start
-        self._from_first = start == EMPTY_HEAD
+        self._knows_counts = start == EMPTY_HEAD or counts is not None
         self._entries = 0
-        self._counts: dict[str, int] = {}
+        self.counts = dict(counts or {})
+        """The number of events of each gateway run so far."""
         self._breaks: list[ChainBreak] = []
         self._compare_with_heads(start)
 
-    def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> None:
-        """Check the next entry. ``columns`` are ``source`` and ``nth`` in its database row; None for an export."""
+    def check_entry(self, number: int, line: bytes, columns: tuple[str, int] | None = None) -> AuditHead:
+        """Check the next entry, and return the head of the chain up to it.
+
+        ``columns`` are ``source`` and ``nth`` in its database row; None for an export.
+        """
         if number < 1:  # no gateway writes such an entry
             self._add_break(number, "moved")
-            return
+            return self._head
         self._entries += 1
         previous, self._head = self._head, AuditHead(number=number, hash=hash_entry(line))
         self._compare_with_heads(self._head)
@@ -346,6 +363,16 @@ class ChainVerifier:
             self._check_order(number, entry, previous)
             if columns is not None and columns != (entry.source, entry.nth):
                 self._add_break(number, "misfiled")
+        return self._head
+
+    @property
+    def head(self) -> AuditHead:
+        """The head of the chain so far."""
+        return self._head
+
+    def report_unarchived(self, start: AuditHead) -> None:
+        """Report that the entries up to a head are missing, and that the log does not say that they were archived."""
+        self._add_break(start.number, "unarchived")
 
     def finish(self) -> ChainResult:
         """Report heads that the chain does not reach, and return the result. Call it after the last entry."""
@@ -369,10 +396,10 @@ class ChainVerifier:
             self._add_break(number, "gap")
         elif entry.previous != previous.hash:
             self._add_break(number, "broken_link")
-        expected = self._counts.get(entry.source, 0 if self._from_first else entry.nth - 1) + 1
+        expected = self.counts.get(entry.source, 0 if self._knows_counts else entry.nth - 1) + 1
         if entry.nth != expected:
             self._add_break(number, "lost_event", f"event {expected} of {entry.source[:40]} is missing")
-        self._counts[entry.source] = max(entry.nth, expected)
+        self.counts[entry.source] = max(entry.nth, expected)
 
     def _add_break(self, number: int, code: str, detail: str = "") -> None:
         if len(self._breaks) < _MAX_BREAKS:

@@ -12,6 +12,7 @@ from pinwarden.core.report import Report, Row
 from pinwarden.core.text import plural
 from pinwarden.gateway.audit import chain as audit_chain
 from pinwarden.gateway.audit.event import (
+    ARCHIVED,
     EMPTY_HEAD,
     MESSAGES,
     AuditHead,
@@ -21,12 +22,15 @@ from pinwarden.gateway.audit.event import (
     event_to_json,
     hash_entry,
     parse_entry,
+    parse_head,
 )
 from pinwarden.system.files import open_regular
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
+    from pinwarden.system.database import Database
 
+_MAX_ARCHIVES = 10_000  # archives that are looked at, the oldest first
 _MAX_SEARCHED = 200  # characters of a name; entries truncate longer ones
 _MAX_LINE = 1 << 20  # bytes; an entry has a few hundred, with arguments at most some hundred thousand
 
@@ -48,14 +52,55 @@ class EntryFilter(Record):
 
 
 def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
-    """Verify the chain in the database. Returns the report of ``pinwarden audit verify``."""
-    earlier = [_EarlierExport(path) for path in exports]
-    all_heads = [*heads, *(export_entries.head for export_entries in earlier)]
-    verifier = ChainVerifier(all_heads)
-    for number, line, columns in audit_chain.read_rows(state.audit_database):
+    """Verify the chain in the database. Returns the report of ``pinwarden audit verify``.
+
+    If its oldest entries were archived, the chain begins after them. ``exports`` may be archives.
+    """
+    database = state.audit_database
+    start, counts = audit_chain.read_start(database)
+    earlier = [_EarlierExport(path, heads) for path in exports]
+    archives = [export for export in earlier if export.head.number <= start.number]
+    _refuse_uncovered(heads, start, archives)
+    current = [head for head in heads if head.number >= start.number]
+    current += [export.head for export in earlier if export.head.number >= start.number]
+    verifier = ChainVerifier(current, start, counts)
+    for number, line, columns in audit_chain.read_rows(database):
         verifier.check_entry(number, line, columns)
         _compare_with_exports(number, line, earlier, verifier)
-    return _build_verification_report("the audit log", verifier.finish(), all_heads)
+    if start != EMPTY_HEAD and not _is_archived(database, start):
+        verifier.report_unarchived(start)
+    _check_archives(archives, start, verifier)
+    return _build_verification_report(
+        "the audit log", verifier.finish(), [*heads, *(one.head for one in earlier)], start
+    )
+
+
+def _is_archived(database: Database, start: AuditHead) -> bool:
+    """Whether an entry of the log says that the entries up to a head were archived."""
+    for entry in audit_chain.read_entries_of_kind(database, ARCHIVED, start.number, _MAX_ARCHIVES):
+        head = parse_head(entry.event.call)
+        if head == start or head.number > start.number:
+            return True
+    return False
+
+
+def _refuse_uncovered(heads: Sequence[AuditHead], start: AuditHead, archives: Sequence[_EarlierExport]) -> None:
+    """Raise if a head is older than the chain in the database, and no archive has its entry."""
+    for head in heads:
+        if head.number < start.number and not any(archive.covers(head.number) for archive in archives):
+            raise PinwardenError(
+                "AUDIT_NOT_COVERED",
+                f"the head {head.number} cannot be checked, because the entries up to {start.number} were archived",
+                hint="Give the archive too: pinwarden audit verify --against FILE",
+            )
+
+
+def _check_archives(archives: Sequence[_EarlierExport], start: AuditHead, verifier: ChainVerifier) -> None:
+    """Report archives that do not lead to the start of the chain."""
+    following = {archive.start for archive in archives} | {start}
+    for archive in archives:
+        if archive.is_rewritten or archive.head not in following:
+            verifier.report_rewritten(archive.head.number)
 
 
 def verify_export(path: Path, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
@@ -84,14 +129,23 @@ class _EarlierExport:
     The file is read twice, line by line: first to verify it, then in parallel with the log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, heads: Sequence[AuditHead] = ()) -> None:
+        """Read and verify the file. ``heads`` that it covers are compared with its entries."""
         verifier: ChainVerifier | None = None
         number = 0
+        known: dict[int, list[str]] = {}
+        for head in heads:
+            known.setdefault(head.number, []).append(head.hash)
+        self.is_rewritten = False
+        """Whether an entry differs from a head."""
         for line in _read_lines(path):
             if verifier is None:
                 verifier, self._next = _start_verifier(line, ())
                 number = self._next
-            verifier.check_entry(number, line)
+                self.start = verifier.head
+                """The head of the entries before the first one in the file."""
+            reached = verifier.check_entry(number, line)
+            self.is_rewritten |= any(digest != reached.hash for digest in known.get(number, ()))
             number += 1
         if verifier is None:
             raise _build_empty_error(path)
@@ -101,6 +155,10 @@ class _EarlierExport:
             raise PinwardenError("AUDIT_INVALID", f"{path} is not a valid export: {reason}", hint=_EXPORT_HINT)
         self.head = outcome.head
         self._lines = _read_lines(path)
+
+    def covers(self, number: int) -> bool:
+        """Whether the file has the entry with this number."""
+        return self.start.number < number <= self.head.number
 
     def differs(self, number: int, line: bytes) -> bool:
         """Whether the export has a different line for an entry of the log. Entries must be passed in order.
@@ -218,7 +276,9 @@ def _read_lines(path: Path) -> Iterator[bytes]:
             yield line[:-1]
 
 
-def _build_verification_report(subject: str, outcome: ChainResult, heads: Sequence[AuditHead]) -> Report:
+def _build_verification_report(
+    subject: str, outcome: ChainResult, heads: Sequence[AuditHead], start: AuditHead = EMPTY_HEAD
+) -> Report:
     rows = tuple(
         Row(
             code=problem.code,
@@ -231,6 +291,8 @@ def _build_verification_report(subject: str, outcome: ChainResult, heads: Sequen
         for problem in outcome.breaks
     )
     notes = () if heads or rows else (_NO_HEAD,)
+    if start != EMPTY_HEAD:
+        notes = (f"the entries up to {start.number} were archived; --against FILE verifies an archive too", *notes)
     verdict = "the log was changed" if rows else "complete and unchanged"
     return Report(
         command="audit verify",
