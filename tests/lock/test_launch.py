@@ -11,8 +11,8 @@ from pinwarden.lock.launch_choice import (
     choose_target,
     require_target,
     target_to_json,
-    to_variable_name,
 )
+from pinwarden.system.environment_variables import to_variable_name
 from tests.support.lock_entries import HEX, entry, package, remote
 
 NPM = package()

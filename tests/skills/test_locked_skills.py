@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.skills.skill_folders import list_clients_by_folder
+from pinwarden.clients.skill_folders import list_clients_by_folder
 from tests.skills.folder import PDF, SkillProject
 
 PLACE = ".claude/skills/pdf"

@@ -28,7 +28,6 @@ from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
-from pinwarden.project.enforced_entry import build_run_command
 from pinwarden.project.lock import (
     LockOptions,
     build_approval_candidate,
@@ -186,7 +185,7 @@ def _build_entry(  # noqa: PLR0913, PLR0917
         "fileSha256": pin.archive.hex,
         "transport": {"type": "stdio"},
         "command": PROGRAM,
-        "args": build_run_command(project, pin.tool, client, target.scope)[1:],
+        "args": project.build_run_command(pin.tool, client, target.scope)[1:],
         "environmentVariables": [{"name": name, "isRequired": True} for name in target.variables],
     }
     server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}

@@ -29,11 +29,11 @@ from pinwarden.lock.launch_choice import (
     format_value,
     require_target,
     target_to_json,
-    to_variable_name,
 )
 from pinwarden.lock.server_entry import Input, Remote, ServerEntry, build_capability_manifest, find_install_problem
 from pinwarden.lock.target_verification import VerificationReport
 from pinwarden.lock.trust_tiers import compute_trust_report, with_evidence
+from pinwarden.system.environment_variables import to_variable_name
 
 _STREAMABLE = "streamable-http"
 

@@ -29,7 +29,6 @@ _COMMAND_NOTE = "Uses the command declared by registry metadata; review generate
 _DOCKER_NOTE = "Requires Docker-compatible runtime. Review mounts and network policy before running."
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 _TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to a port
-_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 class InstallCommand(Record):
@@ -249,14 +248,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
-
-
-def to_variable_name(name: str) -> str:
-    """Return a valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
-    if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
-        return name
-    plain = _NOT_IN_NAME.sub("_", name.strip("-<>{}")).upper()
-    return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"
 
 
 def _add_image_tag(package: DeclaredPackage) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from pinwarden.bundle.bundle_pin import find_bundle_pin
 from pinwarden.clients.command_line import parse_launch, split_command
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import (
@@ -31,8 +30,7 @@ from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import CLIENTS, Client, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.extension import is_enforced
-from pinwarden.lock.launch_choice import to_variable_name
+from pinwarden.lock.extension import is_enforced, read_extension
 from pinwarden.lock.locked_config import (
     CONFIG_SOURCE,
     NO_VERSION,
@@ -45,6 +43,7 @@ from pinwarden.lock.locked_config import (
 from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
+from pinwarden.system.environment_variables import to_variable_name
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import PROJECT_FOLDER, HttpAddress, HttpTarget, StdioTarget, Target
 
@@ -311,9 +310,10 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
     client = get_client(where.client if where else entry.client)
     approved = read_locked_config(entry.key, entry.document).entry
     target = parse_configured_server(entry.name, redact_entry(approved), client).target
-    bundle = find_bundle_pin(entry)
-    if isinstance(target, StdioTarget) and bundle is not None:
-        return ServerIdentity(launch_parts=("bundle", bundle.tool), values=_normalize_values(target.env))
+    extension = read_extension(entry)
+    if isinstance(target, StdioTarget) and extension is not None and extension.bundle is not None:
+        tool = str(extension.bundle.get("tool"))
+        return ServerIdentity(launch_parts=("bundle", tool), values=_normalize_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):
         try:
             return identify_target(_redact_headers(with_locked_launch(target, entry)))

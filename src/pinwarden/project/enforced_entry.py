@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.command_line import PROGRAM, parse_locked_start, parse_run_command
+from pinwarden.clients.command_line import parse_locked_start, parse_run_command
 from pinwarden.clients.config import ConfiguredServer, parse_target
 from pinwarden.clients.documents import build_config
 from pinwarden.clients.enforceable import find_command_obstacle, list_server_arguments, read_remote_entry
@@ -43,9 +43,9 @@ from pinwarden.lock.lockfile import Lock, put_entries
 from pinwarden.project.configs import compare_with_lock, is_only_started_directly
 from pinwarden.project.configured_servers import identify_entry
 from pinwarden.project.locked_servers import resolve_start
-from pinwarden.system.own_program import build_install_command, find_outside_environment, find_own_program
+from pinwarden.system.own_program import build_install_command, find_outside_environment
 from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import PROJECT_FOLDER, HttpTarget
+from pinwarden.system.target import HttpTarget
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -156,25 +156,6 @@ def plan_entry(
     )
 
 
-def build_run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
-    """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``.
-
-    A file of the project is committed, so its command is ``pinwarden`` without a path. A file of the user has the path
-    of the running program, because a desktop program rarely has the search path of a shell.
-    """
-    program = PROGRAM if project.scope == "project" else find_own_program(project.variables.get("PATH", ""))
-    words = [program, "run", name, *(("--require-lock",) if approved else ())]
-    if project.scope != "project":
-        words += ["--scope", project.scope]
-        if project.scope == "local":
-            words += ["--project", str(project.root.resolve())]
-    elif scope == "global":
-        words += ["--project", str(project.root.resolve())]
-    elif get_client(client).starts_in_any_folder:
-        words += ["--project", PROJECT_FOLDER]
-    return words
-
-
 def describe_unfound_program(project: Project) -> str | None:
     """Return why clients do not find the program that the project's files name, with the fix; None if they find it.
 
@@ -260,7 +241,7 @@ def build_entry_command(  # noqa: PLR0913  what the command depends on
     project: Project, name: str, client: Client, scope: str, arguments: Sequence[str], *, approved: bool
 ) -> list[str]:
     """Build the command that a client's entry gets, with the arguments of the server that only the client fills in."""
-    words = build_run_command(project, name, client.id, scope, approved=approved)
+    words = project.build_run_command(name, client.id, scope, approved=approved)
     words += ["--client", client.id]  # other clients may have another server of this name
     if any(FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]

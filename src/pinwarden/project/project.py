@@ -26,12 +26,12 @@ from pinwarden.system.repository import is_repository_root
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
+    from pinwarden.clients.skill_folders import SkillRoots
     from pinwarden.clients.table import Scope as ClientScope
     from pinwarden.clients.table import System
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
     from pinwarden.lock.policy_rules import PolicyFinding
-    from pinwarden.skills.skill_folders import SkillRoots
 
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
@@ -96,7 +96,7 @@ class Project(Record):
     @property
     def skill_roots(self) -> SkillRoots:
         """Where the skills of the project and its user are."""
-        from pinwarden.skills.skill_folders import SkillRoots
+        from pinwarden.clients.skill_folders import SkillRoots
 
         return SkillRoots(project=self.root, home=self.home, system=self.system, variables=self.variables)
 
@@ -123,6 +123,29 @@ class Project(Record):
         from pinwarden.clients.files import list_installation_paths
 
         return list_installation_paths(self.root, self.home, self.system, self.variables)
+
+    def build_run_command(self, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
+        """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``.
+
+        A file of the project is committed, so its command is ``pinwarden`` without a path. A file of the user has the
+        path of the running program, because a desktop program rarely has the search path of a shell.
+        """
+        from pinwarden.clients.command_line import PROGRAM
+        from pinwarden.clients.table import get_client
+        from pinwarden.system.own_program import find_own_program
+        from pinwarden.system.target import PROJECT_FOLDER
+
+        program = PROGRAM if self.scope == "project" else find_own_program(self.variables.get("PATH", ""))
+        words = [program, "run", name, *(("--require-lock",) if approved else ())]
+        if self.scope != "project":
+            words += ["--scope", self.scope]
+            if self.scope == "local":
+                words += ["--project", str(self.root.resolve())]
+        elif scope == "global":
+            words += ["--project", str(self.root.resolve())]
+        elif get_client(client).starts_in_any_folder:
+            words += ["--project", PROJECT_FOLDER]
+        return words
 
     def load_registries(self, *, offline: bool) -> Registries:
         """Load the MCP registries that this project is configured with."""

@@ -6,78 +6,17 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
-from pinwarden.clients.files import resolve_folder
-from pinwarden.clients.skill_folders import SKILL_FOLDERS
+from pinwarden.clients.skill_folders import SkillRoots, list_clients_by_folder, list_skill_entries
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, replace
+from pinwarden.core.record import replace
 from pinwarden.skills.skill import MAIN_FILE, MAX_BYTES, MAX_FILES, FileBytes, FoundSkill, build_skill
-
-if TYPE_CHECKING:
-    from pinwarden.clients.table import System
 
 HAS_MODES = os.name == "posix"
 """Whether files have executable bits here."""
-_MAX_SKILLS = 1_000  # in one folder
 _MAX_FOLDERS = 200_000  # that are searched for nested skill folders
 _NEVER_SEARCHED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__"})
-
-
-class SkillRoots(Record):
-    """Where to look for skills: a project and the folders of its user."""
-
-    project: Path
-    home: Path
-    system: System
-    variables: Mapping[str, str]
-
-    def find_install_folder(self, client: str, *, user: bool) -> Path:
-        """Return the folder that Pinwarden installs skills for a client into. Raises USAGE for other clients."""
-        folders = SKILL_FOLDERS.get(client)
-        if folders is None:
-            known = ", ".join(sorted(SKILL_FOLDERS))
-            raise PinwardenError("USAGE", f"{client[:80]} reads no skills", hint=f"Clients that do: {known}.")
-        if not user:
-            return self.project / folders.choose_project_folder()
-        return self._resolve(folders.choose_user_folder())
-
-    def display(self, path: Path) -> str:
-        """Return the path of a skill for the lock: relative to the project, or to the home folder as ``~/``."""
-        for folder, prefix in ((self.project, ""), (self.home, "~/")):
-            try:
-                return prefix + path.absolute().relative_to(folder.absolute()).as_posix()
-            except ValueError:
-                continue
-        return str(path)
-
-    def locate(self, place: str) -> Path:
-        """Return the folder of a place, as `display` wrote it."""
-        return self.home / place[2:] if place.startswith("~/") else self.project / place
-
-    def has_skills(self, *, user: bool) -> bool:
-        """Whether a skill folder of the project, or of the user, has anything in it."""
-        if not user and self.project.resolve() == self.home.resolve():
-            return False  # the skills of a home folder are the user's own
-        return any(_list_entries(folder) for folder, _ in self.list_folders(user=user))
-
-    def list_folders(self, *, user: bool) -> Iterator[tuple[Path, tuple[str, ...]]]:
-        """Yield each folder with the ids of the clients that read it, without nested folders of the project."""
-        for folder, clients in list_clients_by_folder(user=user).items():
-            yield (self._resolve(folder) if user else self.project / folder), clients
-
-    def _resolve(self, path: str) -> Path:
-        return resolve_folder(path, self.project, self.home, self.system, self.variables)
-
-
-def list_clients_by_folder(*, user: bool) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the clients that read each folder."""
-    readers: dict[str, list[str]] = {}
-    for client, folders in SKILL_FOLDERS.items():
-        for folder in folders.user if user else folders.project:
-            readers.setdefault(folder, []).append(client)
-    return {folder: tuple(clients) for folder, clients in readers.items()}
 
 
 def find_project_skills(roots: SkillRoots, *, nested: bool = False) -> tuple[FoundSkill, ...]:
@@ -127,7 +66,7 @@ def _read_all(
 ) -> tuple[FoundSkill, ...]:
     found: dict[str, FoundSkill] = {}
     for folder, clients in folders.items():
-        for entry in _list_entries(folder):
+        for entry in list_skill_entries(folder):
             place = roots.display(folder / entry.name)
             if place in found:
                 found[place] = replace(found[place], clients=(*found[place].clients, *clients))
@@ -151,20 +90,6 @@ def _read_entry(path: Path, within: Path) -> FoundSkill | None:
     if one is None or inside:
         return one
     return replace(one, problems=(*one.problems, f"it is a link to {real}, outside of {within.name or within}"))
-
-
-def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the folders, and links to folders, in a folder of skills. Empty if there is no such folder."""
-    try:
-        with os.scandir(folder) as scan:
-            entries = [entry for entry in scan if entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
-    if len(entries) > _MAX_SKILLS:
-        raise PinwardenError("FILE_UNREADABLE", f"{folder} has more than {_MAX_SKILLS} folders")
-    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

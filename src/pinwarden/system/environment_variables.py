@@ -1,4 +1,4 @@
-"""Environment variables: those that change what an approved command does, and those that a server inherits.
+"""Environment variables: those that change what an approved command does, those that a server inherits, and names.
 
 `is_redirecting_variable` knows the variables that decide which code runs, where packages come from or who responds.
 `build_child_environment` gives a probed server a short list of harmless variables and those that its configuration
@@ -77,3 +77,14 @@ def build_child_environment(
         if name in allowed or name.upper() in _INHERITED_NAMES or name.startswith("LC_")
     }
     return {**kept, **own}
+
+
+_NOT_IN_NAME = lazy_pattern(r"[^A-Za-z0-9_]")
+
+
+def to_variable_name(name: str) -> str:
+    """Return a valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
+    if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
+        return name
+    plain = _NOT_IN_NAME.sub("_", name.strip("-<>{}")).upper()
+    return f"_{plain}" if plain[:1].isdigit() else plain or "VALUE"

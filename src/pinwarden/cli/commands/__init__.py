@@ -27,7 +27,7 @@ _CATALOG = {
             "Review the current tools, prompts and instructions of a locked server, and approve them",
         ),
         "ci": ("ci", "ci", "Check that servers, configurations and tools are still as approved"),
-        "init-ci": ("ci", "init_ci", "Write a CI workflow that runs pinwarden ci"),
+        "init-ci": ("init_ci", "init_ci", "Write a CI workflow that runs pinwarden ci"),
     },
     "Inspect a server": {
         "inspect": ("surface", "inspect", "Show a server's tools, prompts, resources and instructions"),
