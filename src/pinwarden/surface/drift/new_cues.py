@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import log
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ _LONE_SENTENCE = -2.6  # the evidence that the only new sentence of a server nee
 _MAX_EVIDENCE = 4.0  # the evidence that is enough in any number of new sentences
 _SIGN = 2.5  # the evidence that a cue or another sign of an attack adds to that of its sentence
 _MIN_SIGN = -1.0  # the evidence of a sign in any sentence
+_PAIR = 1.5  # the evidence that two sentences need more than one, because longer text looks odd more often
+_MAX_PAIR = 600  # characters of two sentences that are judged together
 _BARE_ADDRESS = 0.0  # the evidence of a text that is only an address
 # Hosts at which no one else receives data: reserved for documentation (RFC 2606), or this machine (RFC 6761).
 _HARMLESS_HOST = re.compile(
@@ -87,14 +90,26 @@ def find_new_alarms(
 def find_steering_alarm(
     texts: Iterable[str], approved: ApprovedText, min_evidence: float = _LONE_SENTENCE
 ) -> list[Alarm]:
-    """Find a new sentence that the classifier considers suspicious. It is the least specific alarm."""
+    """Find a new sentence that the classifier considers suspicious. It is the least specific alarm.
+
+    An attack can be spread over sentences of which each looks harmless, so two in a row are also judged together.
+    """
     for text in dict.fromkeys(texts):
-        for sentence in approved.find_new_sentences(text):
+        sentences = approved.find_new_sentences(text)
+        for sentence in sentences:
             exact = text[sentence.start : sentence.end]
             if measure_steering(exact) < min_evidence:
                 continue
             if is_suspicious(exact, approved.server) and not approved.is_approved_elsewhere(text, sentence):
                 return [Alarm("new_steering", exact)]
+        for first, second in pairwise(sentences):
+            both = text[first.start : second.end]
+            is_in_a_row = not text[first.end : second.start].strip() and len(both) <= _MAX_PAIR
+            if not is_in_a_row or measure_steering(both) - _PAIR < min_evidence:
+                continue
+            is_known = all(approved.is_approved_elsewhere(text, part) for part in (first, second))
+            if is_enough(measure_steering(both) - _PAIR, approved.server) and not is_known:
+                return [Alarm("new_steering", both)]
     return []
 
 

@@ -24,18 +24,30 @@ _CALL_ORDER = lazy_pattern(
     r"[`'\"*]{0,3}([A-Za-z][\w.\-]{2,80})(?:\(\))?[`'\"*]{0,3}",
     re.IGNORECASE,
 )
+_CALL_DONE = lazy_pattern(
+    r"[`'\"*]{0,3}([A-Za-z][\w.\-]{2,80})(?:\(\))?[`'\"*]{0,3}\s+"
+    r"(?:(?:has|have|had|was|were|is|are|been|be|must|should|first|already|also)\s+){1,4}"
+    r"(?:run|called|invoked|executed|triggered|consulted|finished|completed|succeeded)\b",
+    re.IGNORECASE,
+)
 _TOOL_LIKE = lazy_pattern(r"(?:[a-z][a-z0-9]*(?:[_.][a-z][A-Za-z0-9]*)+|[a-z]{2,}(?:[A-Z][a-z0-9]+)+)$")
 _FILE_LIKE = lazy_pattern(r"\.[a-z0-9]{1,5}$|^(?:e\.g|i\.e)")
 IDENTIFIER = lazy_pattern(r"[A-Za-z][A-Za-z0-9]*(?:[_\-.]+[A-Za-z0-9]+)+|[a-z]+(?:[A-Z][A-Za-z0-9]*)+")
 
 
 def find_ordered_identifiers(sentence: str) -> Iterator[str]:
-    """Yield the identifiers in the form of a tool name that a sentence orders the model to call or use."""
+    """Yield the identifiers in the form of a tool name that a sentence orders the model to call or use.
+
+    "After share_notes has run" orders a call as well as "run share_notes".
+    """
     for match in _CALL_ORDER.finditer(sentence):
         name = match[1].rstrip(".-_")
         is_called = "." not in name or match[0].split()[0].casefold() in ("call", "invoke", "run", "execute", "trigger")
         if is_called and _TOOL_LIKE.match(name) and not _FILE_LIKE.search(name):
             yield name
+    for match in _CALL_DONE.finditer(sentence):
+        if "." not in match[1] and _TOOL_LIKE.match(match[1]):
+            yield match[1]
 
 
 def fold_identifier(name: str) -> str:

@@ -1,8 +1,8 @@
-"""All phrase rules of the scan: orders to an agent, impersonation, dangerous code, concealment and false authority."""
+"""All phrase rules of the scan: orders to an agent, impersonation, dangerous code and concealment."""
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.deception_phrases import AUTHORITY_PHRASES, CONCEALMENT_PHRASES
+from pinwarden.surface.scan.concealment_phrases import CONCEALMENT_PHRASES
 from pinwarden.surface.scan.hidden_text import PhraseRule, build_phrase_rule
 from pinwarden.surface.scan.order_phrases import ORDER_PHRASES
 from pinwarden.surface.scan.other_languages import LATIN_SCRIPT_PHRASES
@@ -119,7 +119,6 @@ _CODE_PHRASES = (
         r"subprocess\.popen\(",
         certain=True,
     ),
-    build_phrase_rule("agent_instruction", "script", r"<script\b[^>]{0,80}>"),
     build_phrase_rule(
         "agent_instruction",
         "jsonrpc",
@@ -133,6 +132,5 @@ PHRASE_RULES: tuple[PhraseRule, ...] = (
     *CONCEALMENT_PHRASES,
     *_IMPERSONATION_PHRASES,
     *_CODE_PHRASES,
-    *AUTHORITY_PHRASES,
     *LATIN_SCRIPT_PHRASES,
 )
