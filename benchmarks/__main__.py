@@ -8,6 +8,7 @@ from collections.abc import Callable
 from benchmarks import (
     artifacts,
     bundles,
+    census,
     contracts,
     core,
     detection,
@@ -42,6 +43,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "fetching": running.fetching_report,
     "contracts": contracts.contracts_report,
     "checking": contracts.checking_report,
+    "queueing": census.queue_report,
     "relaying-http": relaying_http.report,
     "relaying": relaying.report,
     "appending": registry.appending_report,

@@ -71,11 +71,11 @@ def rows(database: str, sql: str) -> Sequence[Any]:
         return connection.execute(sql.encode()).fetchall()
 
 
-def check_results(database: str, hostile: dict[str, str], run: int = 1) -> None:
+def check_results(database: str, hostile: dict[str, str], *, servers: int = SERVERS) -> None:
     """Every server has exactly one result, and the hostile ones are recorded by kind."""
-    found = rows(database, f"SELECT server, state, code, reason FROM census_results WHERE run = {run}")
+    found = rows(database, "SELECT server, state, code, reason FROM census_results WHERE run = 1")
     names = Counter(server.partition("#")[2] for server, *_ in found)
-    assert len(names) == SERVERS
+    assert len(names) == servers
     assert set(names.values()) == {1}
     failed = {server.partition("#")[2]: (code, reason) for server, state, code, reason in found if state == "failed"}
     assert {name: failed[name] in _EXPECTED[kind] for name, kind in hostile.items()} == dict.fromkeys(hostile, True), (
@@ -84,8 +84,14 @@ def check_results(database: str, hostile: dict[str, str], run: int = 1) -> None:
     assert failed.keys() == hostile.keys(), failed
 
 
-def measured_cpu(before: os.times_result, after: os.times_result) -> float:
-    return after.children_user + after.children_system - before.children_user - before.children_system
+def test_commands_that_start_or_check_servers_do_not_load_the_census() -> None:
+    program = (
+        "import sys; from pinwarden.cli.commands import load_command; "
+        "[load_command(name) for name in ('run', 'ci', 'gateway', 'scan', 'prove')]; "
+        "print([name for name in sys.modules if name.startswith(('pinwarden.census', 'procrastinate'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
 
 
 @needs("bwrap", install="apt-get install bubblewrap")
@@ -119,3 +125,5 @@ def test_every_server_has_one_result_although_workers_are_killed(
     again = census("run", str(config), "--database", database, *WORKER_OPTIONS)
     assert again["states"] == {"unchanged": SERVERS}
     assert servers.requests == asked
+    spent = [count(database, f"SELECT SUM(milliseconds) FROM census_results WHERE run = {run}") for run in (1, 2)]
+    assert spent[1] <= spent[0] / 20

@@ -117,7 +117,19 @@ WORKER_OPTIONS = (
 def start_worker(database: str, *options: str) -> subprocess.Popen[bytes]:
     """Start ``pinwarden census worker`` as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pinwarden", "census", "worker", "--database", database, *WORKER_OPTIONS, *options],
+        [
+            sys.executable,
+            "-m",
+            "pinwarden",
+            "census",
+            "worker",
+            "--database",
+            database,
+            "--log-level",
+            "error",
+            *WORKER_OPTIONS,
+            *options,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )

@@ -40,7 +40,7 @@ from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.probe.probe import ProbeOptions
 from pinwarden.surface.scan.scan import build_scan_row, scan
 from pinwarden.surface.surface import Surface
-from pinwarden.system.probe_budget import ProbeLimits
+from pinwarden.system.probe_budget import ProbeLimits, get_probe_stderr
 from pinwarden.system.sandbox import Sandbox, SandboxLimits
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target, find_placeholder_names
 
@@ -50,6 +50,7 @@ _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MESSAGE_BYTES = 8 * 1024 * 1024  # the largest real list has less than 1 MB
 _SCRATCH_BYTES = 256 * 1024 * 1024
 _MAX_PATH = 4096
+_MAX_STDERR = 300
 _MAX_HASHED_BYTES = 64 * 1024 * 1024  # of one file that a local command names
 
 
@@ -146,7 +147,7 @@ class _Examination:
             state="failed",
             code=err.code,
             reason=reason or (str(status) if status else ""),
-            message=err.message,
+            message=_build_message(err),
             findings=tuple(self._findings),
             memory=replace(memory, is_repeatable=is_repeatable, responses=self._recorder.responses),
             retry_seconds=self._options.retry_seconds if is_temporary else None,
@@ -306,6 +307,12 @@ class _Examination:
             surface=self._memory.surface,
             is_repeatable=True,
         )
+
+
+def _build_message(err: PinwardenError) -> str:
+    """Return the message of a failure, with the last line that the server wrote to stderr."""
+    lines = [line.strip() for line in (get_probe_stderr(err) or "").splitlines() if line.strip()]
+    return f"{err.message}: {lines[-1][:_MAX_STDERR]}" if lines else err.message
 
 
 def compute_fingerprint(server: CensusServer) -> str:

@@ -6,7 +6,9 @@ The time of the next request is a row of the database. A worker reserves it in a
 from __future__ import annotations
 
 import time
+from functools import partial
 
+from pinwarden.census.job_queue import repeat_while_unavailable
 from pinwarden.system.database import Database, Transaction
 
 REQUESTS_PER_SECOND = 10.0
@@ -22,15 +24,23 @@ class SharedPace:
 
     def wait(self, host: str) -> None:
         """Wait until a request may be sent to the host."""
+        pause = repeat_while_unavailable(partial(self._reserve, host))
+        if pause > 0:
+            time.sleep(pause / 1000)
+
+    def _reserve(self, host: str) -> int:
+        """Reserve the next moment for a request, and return how far away it is."""
         now = _now()
         with self._database.transaction(exclusive=f"census-host-{host}") as transaction:
             due = max(now, _read_due(transaction, host))
             _write_due(transaction, host, due + self._gap)
-        if due > now:
-            time.sleep((due - now) / 1000)
+        return due - now
 
     def defer(self, host: str, seconds: float) -> None:
         """Send nothing to the host for this time, because it asked for a pause."""
+        repeat_while_unavailable(partial(self._defer, host, seconds))
+
+    def _defer(self, host: str, seconds: float) -> None:
         with self._database.transaction(exclusive=f"census-host-{host}") as transaction:
             _write_due(transaction, host, max(_now() + round(seconds * 1000), _read_due(transaction, host)))
 

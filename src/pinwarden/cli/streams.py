@@ -53,6 +53,7 @@ class Progress:
         import threading
 
         self._activity = activity
+        self._note = ""
         self._done = self._total = 0
         self._running: tuple[RunningServer, ...] = ()
         self._stop = threading.Event()
@@ -61,6 +62,10 @@ class Progress:
     def update(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items are finished."""
         self._done, self._total = done, total
+
+    def set_note(self, note: str) -> None:
+        """Show a text after the bar, such as the rate."""
+        self._note = note
 
     def update_servers(self, progress: ServerProgress) -> None:
         """Show which of several servers are being worked on."""
@@ -92,7 +97,7 @@ class Progress:
                 continue
             now = time.monotonic()
             activity = f"{_SPINNER[frame % 4]} {self._activity}{self._format_bar()}"
-            line = f"{activity} {int(now - started)}s{self._format_servers(now)}"
+            line = f"{activity} {int(now - started)}s{self._note}{self._format_servers(now)}"
             sys.stderr.write(f"\r\x1b[K{_cut_to_terminal(line)}")
             sys.stderr.flush()
             frame += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.server_arguments import probe_seconds
+from pinwarden.cli.server_arguments import add_log_arguments, probe_seconds
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _configure_run(parser: ArgumentParser) -> None:
         "source", help="a lockfile, a client's configuration file, or the address of a registry of servers or bundles"
     )
     parser.add_argument("--refresh", action="store_true", help="observe unchanged servers, too")
+    parser.set_defaults(log_level="error", log_format="text")  # its report has what a worker logs
     parser.add_argument("--queue-only", action="store_true", help="leave the work to pinwarden census worker")
     _add_database_argument(parser)
     _add_worker_arguments(parser)
@@ -122,6 +123,7 @@ def census_run(args: Namespace) -> int:
 
 def _configure_worker(parser: ArgumentParser) -> None:
     parser.add_argument("--stay", action="store_true", help="wait for later runs when there is nothing to do")
+    add_log_arguments(parser)
     _add_database_argument(parser)
     _add_worker_arguments(parser)
 
@@ -228,19 +230,37 @@ def _read_worker(args: Namespace, run: int | None) -> WorkerOptions:
 
 
 def _work(census: Census, args: Namespace, run: int | None) -> None:
-    from pinwarden.cli.project_arguments import find_current_project
-    from pinwarden.cli.streams import Progress
+    """Work with a progress bar on a terminal, and with a log line for each server."""
+    import time
 
-    total = census.queue.count(run)
+    from pinwarden.cli.project_arguments import find_current_project
+    from pinwarden.cli.streams import Progress, print_notice
+    from pinwarden.system.service_log import ServiceLog
+
+    total, started = census.queue.count(run), time.monotonic()
+    log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
     with Progress("observing servers") as progress:
         done = failed = 0
 
-        def show(_job: Job, observation: ServerObservation) -> None:
+        def show(job: Job, observation: ServerObservation) -> None:
             nonlocal done, failed
             done, failed = done + 1, failed + (observation.state == "failed")
             progress.update(min(done, total), total)
+            rate = done / max(0.001, time.monotonic() - started)
+            left = max(0, total - done) / rate
+            progress.set_note(f", {rate:.1f}/s, {failed} failed, {left:.0f}s left")
+            why = f" {observation.code} {observation.reason}".rstrip()
+            log.log(
+                "warning" if observation.state == "failed" else "info",
+                f"run {job.run}: {job.server} {observation.state}{why} in {observation.milliseconds} ms",
+            )
 
-        census.work(find_current_project(), _read_access(args), _read_examination(args), _read_worker(args, run), show)
+        try:
+            census.work(
+                find_current_project(), _read_access(args), _read_examination(args), _read_worker(args, run), show
+            )
+        finally:
+            log.close(1.0)
 
 
 def _configure_report(parser: ArgumentParser) -> None:
