@@ -88,7 +88,7 @@ def test_a_published_server_that_changes_its_text_its_tools_a_helper_and_a_depen
     published = SERVERS[name]
     module = prepare_server(tmp_path, name)
     entry = tmp_path / "dist/index.js"
-    server = ("--scan-packages", "--command", "--", "node", str(entry), *published.arguments)
+    server = ("--command", "--", "node", str(entry), *published.arguments)
     locked = pinwarden("contract", "lock", *server, cwd=tmp_path)
     assert locked.code == 0, locked
     tools = json.loads((tmp_path / "mcp-fusion.lock").read_bytes())["pinwarden"]["tools"]

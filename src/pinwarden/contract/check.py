@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pinwarden.contract.contract import Contracts, PromptContract
+from pinwarden.contract.contract import Contracts, PromptContract, ToolContract
 from pinwarden.contract.dialect import Dialect, detect_dialects
 from pinwarden.contract.digests import combine_tool_digests, compute_file_digest, sort_by_utf16
-from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, read_surface
+from pinwarden.contract.extension import SOURCE, UNKNOWN, ContractExtension, check_body, read_contracts, read_surface
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
+from pinwarden.contract.normal_form import compute_normalised_digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import list_in_property_order
 from pinwarden.core.json_values import is_json_equal
@@ -36,7 +37,8 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
 ) -> LockfileCheckResult:
     """Compare a lockfile with the current contracts.
 
-    1. Verify the digests in the file. Raises ``LOCK_TAMPERED`` for an edited file.
+    1. Verify the digests in the file. Raises ``LOCK_TAMPERED`` for an edited file. If only another release of the SDK
+       generates other parts of the schemas, take those of the lock.
     2. Generate a lockfile from the current contracts. If both have the same digest, no tool or prompt changed.
     3. Otherwise compare tools and prompts one by one.
     4. Check that the readable members of unchanged tools and prompts match their digests.
@@ -46,6 +48,9 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
     """
     used_dialect = dialect or detect_dialects(lockfile.document)[0]
     sealed = not compat and check_body(lockfile)
+    generated_only = sealed and current is not None and _differs_by_sdk_alone(lockfile, current)
+    if generated_only:
+        contracts = _with_locked_surfaces(lockfile, contracts)
     fresh = generate_lockfile(
         lockfile.server_name, contracts, prompts or (), generated_at=_NO_TIME, dialect=used_dialect, compat=compat
     )
@@ -56,7 +61,42 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a default
     _check_readable_parts(lockfile, fresh)
     if not sealed or current is None:
         return result
-    return _add_extension_changes(result, lockfile, current)
+    return _add_extension_changes(result, lockfile, current, compare_items=not generated_only)
+
+
+def _differs_by_sdk_alone(lockfile: Lockfile, current: ContractExtension) -> bool:
+    """Whether another release of the SDK generates other parts of the same surface, such as titles in schemas."""
+    locked, recorded = read_surface(lockfile), (lockfile.extension or {}).get("versions")
+    if locked is None or not isinstance(recorded, Mapping) or locked.digest == current.surface.digest:
+        return False
+    if all(recorded.get(name) == current.versions.get(name) for name in _FRAMEWORKS):
+        return False
+    return compute_normalised_digest(locked) == compute_normalised_digest(current.surface)
+
+
+def _with_locked_surfaces(lockfile: Lockfile, contracts: Contracts) -> Contracts:
+    """Return the contracts with what the lock records of their schemas. Facts about the code stay those of now."""
+    locked = read_contracts(lockfile) or {}
+    return {
+        name: _with_locked_surface(locked[name], contract) if name in locked else contract
+        for name, contract in contracts.items()
+    }
+
+
+def _with_locked_surface(locked: ToolContract, now: ToolContract) -> ToolContract:
+    if locked.surface.actions.keys() != now.surface.actions.keys():
+        return now
+    fresh = now.surface.actions
+    actions = {
+        name: replace(action, has_middleware=fresh[name].has_middleware, presenter_name=fresh[name].presenter_name)
+        for name, action in locked.surface.actions.items()
+    }
+    return replace(
+        now,
+        surface=replace(locked.surface, actions=actions),
+        behavior=replace(now.behavior, egress_schema_digest=locked.behavior.egress_schema_digest),
+        token_economics=locked.token_economics,
+    )
 
 
 # MCP Fusion's comparison
@@ -173,15 +213,16 @@ def _includes_members(entry: Any, fresh: Any) -> bool:
 
 
 def _add_extension_changes(
-    result: LockfileCheckResult, lockfile: Lockfile, current: ContractExtension
+    result: LockfileCheckResult, lockfile: Lockfile, current: ContractExtension, *, compare_items: bool
 ) -> LockfileCheckResult:
     locked = read_surface(lockfile)
     tools: set[str] = _find_hidden_changes(lockfile, current)
     prompts: set[str] = set()
     other: tuple[str, ...] = ()
     if locked is not None and locked.digest != current.surface.digest:
-        tools |= _find_changed_items(locked, current.surface, TOOL)
-        prompts = _find_changed_items(locked, current.surface, PROMPT)
+        if compare_items:
+            tools |= _find_changed_items(locked, current.surface, TOOL)
+            prompts = _find_changed_items(locked, current.surface, PROMPT)
         other = _list_other_changes(locked, current.surface)
         if "serverInfo" in other and _has_framework_version(lockfile, locked, current):
             other = tuple(name for name in other if name != "serverInfo")

@@ -120,6 +120,25 @@ def test_relative_imports_and_packages_are_followed() -> None:
     assert result.handlers["tool"].kinds == (W, "network")
 
 
+def test_packages_are_followed_one_level_deep_and_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = sources(server="import near\ndef handler(x):\n    near.go(x)\n")
+    packages = sources(
+        near__init="import far\nfrom near.own import save\ndef go(x):\n    save(x)\n    far.send(x)\n",
+        near__own="def save(x):\n    open(x, 'w')\n",
+        far="import socket\ndef send(x):\n    socket.create_connection(x)\n",
+    )
+    handler = [Handler(name="tool", module="server", function="handler")]
+    found = analyse(server, handler, packages).handlers["tool"]
+    assert found.kinds == (W,)
+    assert any("far" in unknown.what for unknown in found.unknown)
+    both = {**server, **sources(server="import near, far\ndef handler(x):\n    near.go(x)\n    far.send(x)\n")}
+    assert analyse(both, handler, packages).handlers["tool"].kinds == (W, "network")
+    monkeypatch.setattr("pinwarden.contract.entitlements.interpreter.interpreter.MAX_PACKAGE_MODULES", 1)
+    limited = analyse(server, handler, packages).handlers["tool"]
+    assert limited.kinds == ()
+    assert limited.unknown
+
+
 def test_modules_that_import_each_other_are_followed() -> None:
     assert kinds(
         "import other\ndef helper(x):\n    open(x)\ndef handler(x):\n    other.go(x)\n",

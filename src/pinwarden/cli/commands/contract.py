@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -389,7 +389,11 @@ def _add_server_arguments(parser: ArgumentParser) -> None:
         "--source", metavar="DIR", help="with --command or --url: folder of the server's package (Python, JavaScript)"
     )
     source.add_argument(
-        "--scan-packages", action="store_true", help="also analyse installed packages that Pinwarden does not know"
+        "--scan-packages",
+        action=BooleanOptionalAction,
+        default=True,
+        help="also analyse installed packages that the server imports and Pinwarden does not know, but not what these "
+        "import (default: yes)",
     )
     add_probe_arguments(parser)
 
@@ -451,7 +455,6 @@ def _refuse_unused_options(args: Namespace) -> None:
         ("--header", args.header and not args.url, "--url"),
         ("--env", args.env and args.url, "--server or --command"),
         ("--python", args.python and not args.server, "--server"),
-        ("--scan-packages", args.scan_packages and args.url, "--server or --command"),
         ("--source", args.source and args.server, "--command or --url"),
     )
     for option, used, required_option in dependencies:

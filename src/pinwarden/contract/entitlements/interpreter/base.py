@@ -35,6 +35,7 @@ class InterpreterBase:
         self.sources = sources
         self.packages = packages
         self.modules: dict[str, Module | None] = {}
+        self.package_modules = 0
         self.activations: dict[object, Activation] = {}
         self.definitions: dict[tuple[str, str], list[tuple[int, AbstractValue]]] = {}
         """The value of each ``def`` after its decorators, by module and qualified name."""

@@ -22,6 +22,8 @@ from pinwarden.contract.entitlements.interpreter.statements import Statements
 from pinwarden.contract.entitlements.interpreter.terms import MAX_RUNS, CallArguments
 from pinwarden.contract.entitlements.values import Handler
 
+MAX_PACKAGE_MODULES = 400
+"""Modules of packages that are analysed for one server. The largest packages in use have several thousand."""
 _NODE = ast.Pass(lineno=0, col_offset=0)
 _REGISTRATION_HINTS = (
     ".tool",
@@ -51,7 +53,10 @@ class AbstractInterpreter(Statements):
             return known
         source, third_party = self.sources.get(name), False
         if source is None and self.packages is not None and not effects.is_covered(name.partition(".")[0]):
+            if not self._follows_package(name):
+                return None  # not remembered: the server itself may import it later
             source, third_party = self.packages.get(name), True
+            self.package_modules += source is not None
         if source is None:
             self.modules[name] = None
             return None
@@ -63,6 +68,12 @@ class AbstractInterpreter(Statements):
         module.parse()
         self._follow_module(module)
         return module
+
+    def _follows_package(self, name: str) -> bool:
+        """Whether a module of a package is analysed: only packages that the server itself imports, up to a limit."""
+        importer = self.current.module
+        is_direct = not importer.third_party or importer.name.partition(".")[0] == name.partition(".")[0]
+        return is_direct and self.package_modules < MAX_PACKAGE_MODULES
 
     def _follow_module(self, module: Module) -> None:
         if module.tree is None:
