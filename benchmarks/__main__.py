@@ -29,6 +29,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "cid": core.cid_report,
     "parse": core.parse_report,
     "startup": startup.report,
+    "status": startup.status_report,
     "judging": surfaces.diff_and_scan_report,
     "growth": surfaces.growth_report,
     "probing": surfaces.probing_report,

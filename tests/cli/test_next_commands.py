@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from pinwarden import __version__
+from pinwarden.artifacts.environments.store import Store
+from pinwarden.core.digest import Digest
 from tests.cli.configured_world import POISON, POISONED, SERVER, ConfiguredWorld, harmless
 from tests.cli.run import pinwarden
 from tests.cli.test_prove_fetch_run import TALK, needs_node
@@ -178,6 +181,21 @@ def verified_on_another_machine(world: NextWorld) -> tuple[str, str]:
     return "status", "pinwarden fetch notes"
 
 
+def without_a_dependency(world: NextWorld) -> tuple[str, str]:
+    """As after a download that was interrupted: only the package of the server itself is there."""
+    world.lock(notes=NOTES)
+    world.done("prove")
+    folder = Path(world.variables["PINWARDEN_STORE"])
+    shutil.rmtree(folder / "environments")
+    store = Store(folder)
+    closure = json.loads(next(world.root.glob("mcp-lock.closures/*")).read_text())
+    (library,) = [package for package in closure["packages"] if package["name"] == "acme-base"]
+    archive = store.find(Digest.parse(library["files"][0]["digest"]))
+    assert archive is not None
+    archive.unlink()
+    return "status", "pinwarden fetch notes"
+
+
 def without_ci(world: NextWorld) -> tuple[str, str]:
     world.lock_and_approve(now=harmless())
     assert world.run("enforce", "--yes").code == 0
@@ -225,7 +243,7 @@ KINDS = (
     from_nothing, one_floating, two_floating, floating_in_ci, unverified, verified, not_downloaded, unapproved,
     two_unapproved, added, changed_in_ci, swapped_in_ci, two_changed, planted_in_ci, poisoned_in_ci,
     without_tools_in_ci, live_skipped_in_ci, refused_by_policy, unenforced, without_ci, unreadable, undecided, scanned,
-    suspicious, examined, planted_for_doctor, healthy, verified_on_another_machine,
+    suspicious, examined, planted_for_doctor, healthy, verified_on_another_machine, without_a_dependency,
 )  # fmt: skip
 
 
@@ -303,3 +321,40 @@ def test_setup_downloads_the_locked_files_that_a_fresh_clone_lacks(world: NextWo
     lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
     started = pinwarden("run", "notes", stdin=lines, cwd=world.root, env=world.environment)
     assert '"tools":[{' in started.out.replace(" ", ""), started
+
+
+@needs_node
+def test_a_clone_on_another_machine_needs_one_command_and_every_command_names_it(world: NextWorld) -> None:
+    """The files of a project that is enforced, in a home without anything of the one who locked it."""
+    world.configure(notes=NOTES)
+    done = world.run("setup", "--yes", "--allow-execute", "--allow-private", "--enforce")
+    assert done.code == 0, done.out
+    world.home = world.home.parent / "home of a teammate"
+    world.home.mkdir()
+    world.variables["PINWARDEN_STORE"] += "-of-a-teammate"
+    assert world.run("status").out.endswith("Next: pinwarden fetch notes\n")
+    assert world.run("ci").code == 0, "what is locked and configured needs no files"
+    live = world.run("ci", "--live", "--allow-execute")
+    assert (live.code, live.out.splitlines()[-1]) == (3, "Next: pinwarden fetch"), live.out
+    start_words = ("run", "notes", "--require-lock", "--client", "claude")
+    start = world.run(*start_words)
+    assert start.code == 3
+    assert "[ARTIFACT_MISSING]\nhint: Run `pinwarden fetch` with a network connection.\n" in start.err
+    world.done("fetch")
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in TALK).encode()
+    started = pinwarden(*start_words, stdin=lines, cwd=world.root, env=world.environment)
+    assert '"id":2,"result":{"tools":[' in started.out.replace(" ", ""), started
+    assert "fetch" not in world.run("status").out
+
+
+def test_a_clone_without_the_program_that_a_server_needs_says_how_to_install_it(world: NextWorld) -> None:
+    image = f"ghcr.io/acme/notes:1.0@sha256:{'a' * 64}"
+    world.lock(notes={"command": "docker", "args": ["run", "-i", "--rm", image]})
+    programs = world.home / "programs"
+    programs.mkdir()
+    world.variables["PATH"] = str(programs)
+    shown = " ".join(world.run("doctor").out.split())
+    assert "not on the search path, but it starts: notes. To install it: " in shown
+    start = world.run("run", "notes")
+    assert "docker or podman is needed to start this server, and neither is installed [PROGRAM_UNKNOWN]" in start.err
+    assert "hint: To install one: see https://docs.docker.com/get-started/get-docker/\n" in start.err

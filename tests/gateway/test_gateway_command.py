@@ -382,6 +382,38 @@ def test_attack_header_injection_through_a_variable_is_rejected_and_other_server
     assert value not in err
 
 
+def test_servers_get_the_secrets_of_the_user_s_file_that_their_entries_name(tmp_path: Path) -> None:
+    """As ``pinwarden run`` does. A file that other users can read is refused."""
+    project = Project(tmp_path)
+    secrets = tmp_path / "home" / ".config" / "pinwarden" / "secrets.env"
+    secrets.parent.mkdir(parents=True)
+    secrets.write_text("TEAM=blue\n")
+    secrets.chmod(0o600)
+    script = tmp_path / "notes.py"
+    seen = tmp_path / "seen"
+    script.write_text(
+        f"import os, pathlib, runpy\npathlib.Path({str(seen)!r}).write_text(os.environ.get('NOTES_TEAM', ''))\n"
+        f"runpy.run_path({str(turning.__file__)!r}, run_name='__main__')\n"
+    )
+    (tmp_path / "notes.json").write_text(json.dumps(HONEST))
+    notes = {"command": sys.executable, "args": [str(script), f"@{tmp_path / 'notes.json'}"]}
+    with turning_http(HONEST) as world:
+        far = {"type": "http", "url": world.url, "headers": {"X-Team": "${TEAM}"}}
+        project.lock({"far": far, "notes": {**notes, "env": {"NOTES_TEAM": "${TEAM}"}}})
+        seen.unlink(missing_ok=True)
+        world.heads.clear()
+        with running(project, "--pass-env", "TEAM") as at:
+            assert at.events["not_served"] == {}
+            for name in ("far", "notes"):
+                at.ask(name, at.token)
+        assert {head.get("x-team") or head.get("X-Team") for head in world.heads} == {"blue"}
+        assert seen.read_text() == "blue"
+        secrets.chmod(0o644)
+        code, facts, _ = check(project, "--allow-execute", "--pass-env", "TEAM")
+        why = "~/.config/pinwarden/secrets.env can be read by other users [FILE_UNREADABLE]"
+        assert (code, f"far: {why}; notes: {why}" in facts["error"]["message"]) == (3, True)
+
+
 def test_servers_without_a_launch_or_without_approvals_are_reported(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.lock(

@@ -413,11 +413,13 @@ def test_an_unreachable_registry_is_not_reported_as_clean(desk: Desk) -> None:
 
 def test_frozen_fetches_only_what_the_lock_pins(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
-    desk.install()
+    desk.install("--client", "claude")
     pinned = desk.lock
     desk.publish(bundle(version="1.1.0", content=POISONED))
     store = desk.root.parent / "store"
     store.rename(store.with_name("gone"))
+    (listed,) = desk.run("status")[1]["servers"]
+    assert (listed["next_step"], listed["next_command"]) == ("fetch", "pinwarden fetch acme.notes")
     code, report = desk.run("fetch", "--frozen")
     assert (code, [row["code"] for row in report["findings"]]) == (3, ["artifact_missing"])
     code, report = desk.run("fetch", "--frozen", "--registry", str(desk.export))

@@ -17,6 +17,8 @@ QUIT = "quit"
 
 _ROOM_FOR_ANSWER = "answer"
 _LINES_OF_QUESTION = 2
+_MAX_OVERFLOW = 5
+"""Lines by which a text may be longer than the terminal without a question after its first page."""
 _LETTERS = {"skip": "k", "all": "l"}
 """The letters of choices that do not have their first letter. A letter means the same in every question."""
 
@@ -58,7 +60,7 @@ def show_in_pages(text: str) -> bool:
     """
     lines = text.splitlines(keepends=True)
     size = _count_terminal_lines() - _LINES_OF_QUESTION
-    end = size if 0 < size < len(lines) else len(lines)
+    end = size if 0 < size < len(lines) - _MAX_OVERFLOW else len(lines)
     sys.stdout.write("".join(lines[:end]))
     while end < len(lines):
         answer = ask(f"Line {end} of {len(lines)}.", ("more", "rest", QUIT), "rest")

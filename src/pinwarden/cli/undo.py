@@ -58,7 +58,7 @@ def undo(args: Namespace, command: EditCommand) -> int:
         locks = f" and {plural(len(plan.edits.locks), 'lock')}" if plan.edits.locks else ""
         question = f"Restore {plural(len(plan.edits.files), 'client file')}{locks} as shown?"
         if ask(question, ("yes", "no"), "yes") != "yes":
-            return emit(replace(proposal, exit_code=EXIT_REFUSED), args.format)
+            return emit(replace(proposal, exit_code=EXIT_REFUSED, notes=proposal.notes[-1:]), args.format)
     apply_undo(plan)
     report = build_undo_report(plan, command, written=True)
     return emit(replace(report, notes=(*notes, *report.notes)), args.format)

@@ -75,6 +75,7 @@ PROGRAM_KINDS: FindingKinds = build_kind_table(
     )
 )
 
+_AFTER_NO_FINDINGS = ("pinwarden ci", "pinwarden fetch")
 _KINDS = (FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, SECRET_KINDS, PROGRAM_KINDS)
 
 
@@ -94,7 +95,10 @@ def check_installations(scopes: Sequence[tuple[Project, tuple[str, ...]]]) -> Re
         known = programs.setdefault(program["name"], {**program, "needed_by": []})
         known["needed_by"] += [name for name in program["needed_by"] if name not in known["needed_by"]]
     facts = {**report.facts, "programs": list(programs.values())}
-    return replace(report, facts=facts, notes=(*report.notes, _describe_programs(programs.values())))
+    notes = (*report.notes, _describe_programs(programs.values()))
+    # A secret is moved by hand, so its scope has no next command, and that of a scope without findings misleads.
+    misleads = report.exit_code != EXIT_CLEAN and report.next_command in _AFTER_NO_FINDINGS
+    return replace(report, facts=facts, notes=notes, next_command=None if misleads else report.next_command)
 
 
 def check_installation(project: Project) -> Report:
@@ -328,7 +332,7 @@ def _choose_next_command(view: ConfigView, rows: Sequence[Row], ok: bool) -> str
         unlockable = {row.name for row in rows if row.code in SECRET_KINDS and row.message.startswith(("args", "url"))}
         return SET_UP if any(server.name not in unlockable for server in view.servers) else None
     if ok:
-        return "pinwarden fetch" if any(row.code == "locked_files_missing" for row in rows) else "pinwarden ci"
+        return _AFTER_NO_FINDINGS[any(row.code == "locked_files_missing" for row in rows)]
     first = min(filter(is_failing, rows), key=severity_rank, default=None)
     if first is not None and first.code in ("rogue_entry", "look_alike_entry"):
         return f"pinwarden explain {quote_name(first.name)}"

@@ -12,8 +12,11 @@ from pinwarden.lock.lockfile import PROBLEMS
 CHECK_LIVE = "pinwarden ci --live --allow-execute"
 APPROVE_ALL = "pinwarden approve --all"
 ENFORCE_ALL = "pinwarden enforce"
+FETCH = "pinwarden fetch"
 PIN_RELEASES = "pinwarden pin"
 SET_UP = "pinwarden setup"
+_MISSING = {"--allow-execute": CHECK_LIVE, FETCH: FETCH}
+"""What a server could not be checked without, as its finding says in brackets, and the command that gives it."""
 _UNAPPROVED_KINDS = ("rogue_entry", "look_alike_entry")
 _MAX_NAMES = 3
 _MAX_NAME = 120
@@ -49,7 +52,7 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
         return "pinwarden policy check"
     server = _find_server(first, servers)
     if first.code == COULD_NOT_CHECK:
-        return CHECK_LIVE if "--allow-execute" in first.message else None
+        return next((command for needed, command in _MISSING.items() if f"({needed})" in first.message), None)
     if server is None:
         return "pinwarden doctor"
     # Only a change of a live server has the name of the server in its entity.

@@ -351,7 +351,13 @@ def _build_engine_command(
             engine = ContainerEngine(program=program, variables=environment)
             name = choose_image(entry, runs, engine, Store(locate_store(project)), notify)
             return (str(program), "run", *options, name)
-    raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
+    from pinwarden.system.program_installers import describe_installation
+
+    raise PinwardenError(
+        "PROGRAM_UNKNOWN",
+        "docker or podman is needed to start this server, and neither is installed",
+        hint=f"To install one: {describe_installation('docker', project.variables)}",
+    )
 
 
 def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str]) -> None:

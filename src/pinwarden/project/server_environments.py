@@ -81,7 +81,13 @@ def _plan_node(
 
         interpreter = find_program("node", search_path)
         if interpreter is None:
-            raise PinwardenError("PROGRAM_UNKNOWN", f"{closure.root.name} cannot start, because node is not installed")
+            from pinwarden.system.program_installers import describe_installation
+
+            raise PinwardenError(
+                "PROGRAM_UNKNOWN",
+                f"{closure.root.name} cannot start, because node is not installed",
+                hint=f"To install it: {describe_installation('node', {'PATH': search_path})}",
+            )
         return node.build_start_command(folder, closure.root, program, interpreter)
 
     return ServerEnvironment(

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pinwarden.artifacts.environments.store import Store
 from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.enforceable import find_enforcement_obstacle, starts_through_pinwarden
 from pinwarden.clients.secret_references import describe_secret_fix
@@ -31,8 +30,9 @@ from pinwarden.project.configs import (
 from pinwarden.project.configured_servers import ServerIdentity, identify_configured
 from pinwarden.project.explain import describe_target, find_release
 from pinwarden.project.last_checked import LastChecked
+from pinwarden.project.locked_files import lacks_files
 from pinwarden.project.locked_servers import LockedServer, group_servers_by_name
-from pinwarden.project.project import LockScope, locate_store
+from pinwarden.project.project import LockScope
 from pinwarden.system.masking import mask_name, mask_text, mask_url
 from pinwarden.system.target import HttpTarget
 
@@ -50,7 +50,7 @@ STEPS: tuple[Step, ...] = ("setup", "pin", "verify", "fetch", "approve", "enforc
 _PINNABLE = ("npm", "pypi", "oci", "nuget", "jsr", "source")
 _VERIFIABLE = ("npm", "pypi", "oci", "nuget", "mcpb", "cargo", "bundle")
 _WITH_DEPENDENCIES = ("npm", "pypi")
-_STARTED_FROM_STORE = ("npm", "pypi", "mcpb")
+_STARTED_FROM_STORE = ("npm", "pypi", "mcpb", "bundle")
 
 
 class PlainSecret(Record):
@@ -91,7 +91,7 @@ class ServerStatus(Record):
     disabled: bool = False
     """Whether every client has switched the server off."""
     lacks_files: bool = False
-    """Whether the locked files of its package are not in the store of this machine, as in a fresh clone."""
+    """Whether locked files that a start needs are not in the store of this machine, as in a fresh clone."""
     last_checked: str | None = None
     """When Pinwarden last probed or verified the server; None if that is not known."""
     plain_secrets: tuple[PlainSecret, ...] = ()
@@ -231,7 +231,7 @@ def _build_status(project: Project, group: _Group, last_checked: LastChecked) ->
         locked=locked,
         changed=group.changed,
         disabled=bool(group.configured) and not used,
-        lacks_files=_find_kind(started, entry) in _STARTED_FROM_STORE and _lacks_files(project, group.entries),
+        lacks_files=_find_kind(started, entry) in _STARTED_FROM_STORE and lacks_files(project, group.entries),
         last_checked=last_checked.find(project.lock, group.entries),
         drift=last_checked.find_drift(project.lock, group.entries),
         plain_secrets=tuple(describe_secret(project, finding) for finding in audit_servers(group.configured).findings),
@@ -301,20 +301,6 @@ def _compute_entry_verified_state(entry: Entry, kind: str) -> State:
     if not extension.artifacts:
         return "no"
     return "partly" if kind in _WITH_DEPENDENCIES else "yes"
-
-
-def _lacks_files(project: Project, entries: Sequence[Entry]) -> bool:
-    """Whether the store has no locked file of the package of an entry. Dependencies are not looked up, to be quick."""
-    store = Store(locate_store(project))
-    extensions = filter(None, map(read_extension, entries))
-    try:
-        # A Python package has a file for each platform, and only one of them is downloaded.
-        return any(
-            extension.artifacts and not any(store.has(artifact.digest) for artifact in extension.artifacts)
-            for extension in extensions
-        )
-    except (PinwardenError, OSError):  # a digest that is not sha256, or a store that cannot be read
-        return False
 
 
 def _compute_enforced_state(servers: Sequence[ConfiguredServer]) -> State:

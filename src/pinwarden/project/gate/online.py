@@ -23,6 +23,7 @@ from pinwarden.project.fetch_context import FetchContext, build_single_server_co
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
 from pinwarden.project.locked_servers import has_pinned_bytes
+from pinwarden.project.next_step import FETCH
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Project
     from pinwarden.surface.probe.probe import ProbeOptions
+
+
+_NEEDED = {"CONSENT_REQUIRED": " (--allow-execute)", "ARTIFACT_MISSING": f" ({FETCH})"}
+"""By error code, what is needed to probe a server. `choose_after_finding` reads it."""
 
 
 def check_live_servers(
@@ -65,7 +70,7 @@ def check_live_servers(
                 entry, pinned_files, lambda locked: prepare_locked_probe(project, locked, files, options)
             )
         except PinwardenError as err:
-            yield _build_unchecked_row(entry, f"could not be probed: {err.message}")
+            yield _build_unchecked_row(entry, f"could not be probed: {err.message}{_NEEDED.get(err.code, '')}")
             continue
         if check is not None:
             checks.append(check)
@@ -79,9 +84,9 @@ def check_live_servers(
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             yield _build_row(check.entry, "secret_repeated", outcome.message)
         elif isinstance(outcome, PinwardenError):
-            option = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
+            needed = _NEEDED.get(outcome.code, "")
             yield replace(
-                _build_unchecked_row(check.entry, f"could not be probed: {outcome.message}{option}"),
+                _build_unchecked_row(check.entry, f"could not be probed: {outcome.message}{needed}"),
                 excerpt=get_probe_stderr(outcome),
             )
         elif check.approved is not None:
