@@ -197,7 +197,9 @@ def test_changed_settings_of_the_issuer_take_effect_while_the_gateway_runs(world
     try:
         file.write_text(before.replace('"tools:call"', '"other"').replace('"tools:read"', '"more"'))
         poll(lambda: world.gateway.ask("notes", token)[0] == 403)
-        file.write_text(before.replace("/mcp", "").replace("[identity.clients]\n", "[identity.clients]\nx = 1\n"))
+        file.write_text(before)
+        poll(lambda: world.gateway.ask("notes", token)[0] == 200)
+        file.write_text(before.replace("[identity.clients]\n", "[identity.clients]\nx = 1\n"))
         poll(lambda: world.gateway.ask("notes", token)[0] == 503)
         assert "identity.clients.x is not a known key" in world.gateway.said
     finally:
