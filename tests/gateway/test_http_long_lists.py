@@ -81,10 +81,15 @@ class WatchingGuard(Guard):
         """The thread of each judgement."""
 
     def check_list(
-        self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+        self,
+        kind: ItemKind,
+        items: tuple[Item, ...],
+        client: str,
+        server: Mapping[str, Any] | None,
+        teams: tuple[str, ...] = (),
     ) -> tuple[Verdict, ...]:
         before = len(self.progress)
-        verdicts = super().check_list(kind, items, client, server)
+        verdicts = super().check_list(kind, items, client, server, teams)
         if self._others:
             # How long it takes depends on the machine. If it blocks other clients, it waits in vain and fails.
             poll(lambda: len(self.progress) - before >= self._others)

@@ -48,9 +48,24 @@ def policy_generate() -> Schema:
     return output("policy generate", body, "The policy as TOML, the values it allows, and omitted values with reasons.")
 
 
+def policy_explain() -> Schema:
+    limit = exactly({"calls": COUNT, "per": one_of(("second", "minute", "hour", "day")), "rule": FULL_TEXT})
+    decision = exactly(
+        {
+            "server": TEXT,
+            **dict.fromkeys(("approved", "read_only", "destructive", "allowed"), TRUTH),
+            "rule": or_null(FULL_TEXT),
+            "limits": array(limit),
+        }
+    )
+    body = {"client": TEXT, "teams": array(TEXT), "tool": TEXT, "decisions": array(decision, minItems=1)}
+    return output("policy explain", exactly(body))
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,
     "policy generate": policy_generate,
+    "policy explain": policy_explain,
 }

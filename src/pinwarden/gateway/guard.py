@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import Limits
+from pinwarden.gateway.call_budgets import CallBudget, CallBudgets
 from pinwarden.gateway.gates.lists import check_list, check_unknown_method, check_unknown_task, check_unlisted_item
 from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.server_requests import Refusal
-from pinwarden.gateway.gates.verdict import Verdict
+from pinwarden.gateway.gates.verdict import BLOCK, RULE_DENIED, Verdict
 from pinwarden.gateway.session.tasks import TaskRegistry
+from pinwarden.lock.call_rules import CallDecision, CallFacts, decide_call, has_call_rules, read_hints
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, ServerRequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
@@ -134,6 +136,9 @@ class Guard:
         self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         """How often the guard announced a change to all sessions, by list."""
         self.tasks = TaskRegistry()
+        self.budgets = CallBudgets()
+        self.has_call_rules = has_call_rules(policy)
+        """Whether the policy decides on calls, by rules or limits."""
         self._source = source
         self._lock = Lock()
         self._approved: ApprovedSurface | None = None
@@ -171,6 +176,8 @@ class Guard:
         """Replace the policy. All verdicts become invalid."""
         with self._lock:
             self.policy = policy
+            self.has_call_rules = has_call_rules(policy)
+            self.budgets.clear()
             self._begin_epoch()
 
     def trust(self, surface: Surface) -> None:
@@ -200,10 +207,15 @@ class Guard:
     # Verdicts
 
     def check_list(
-        self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+        self,
+        kind: ItemKind,
+        items: tuple[Item, ...],
+        client: str,
+        server: Mapping[str, Any] | None,
+        teams: tuple[str, ...] = (),
     ) -> tuple[Verdict, ...]:
-        """Return a verdict for each item of a complete list."""
-        return check_list(
+        """Return a verdict for each item of a complete list. ``teams`` are the client's, for the rules about calls."""
+        verdicts = check_list(
             kind,
             items,
             self._get_approved_surface(),
@@ -211,12 +223,46 @@ class Guard:
             server,
             read_neighbours=self._read_neighbours,
         )
+        if kind is not TOOL or not self.has_call_rules:
+            return verdicts
+        return tuple(self._apply_call_rules(verdict, client, teams) for verdict in verdicts)
 
-    def check_unlisted_item(self, kind: ItemKind, key: str, client: str) -> Verdict:
+    def check_unlisted_item(self, kind: ItemKind, key: str, client: str, teams: tuple[str, ...] = ()) -> Verdict:
         """Return the verdict about the use of an item that the server does not list."""
-        return check_unlisted_item(
+        verdict = check_unlisted_item(
             kind, key, self._get_approved_surface(), self.policy.get_item_policy(self.server, key, client)
         )
+        return self._apply_call_rules(verdict, client, teams) if kind is TOOL and self.has_call_rules else verdict
+
+    def find_budget(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> CallBudget | None:
+        """Return what a client may still call of a tool; None without a limit."""
+        if not self.has_call_rules:
+            return None
+        limits = self._decide_call(verdict, client, teams).limits
+        return self.budgets.find(client, teams, verdict.key, limits) if limits else None
+
+    def _apply_call_rules(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> Verdict:
+        """Deny a tool that would pass, if a rule of the policy denies it to this client."""
+        if not verdict.passes:
+            return verdict
+        decision = self._decide_call(verdict, client, teams)
+        if decision.allowed:
+            return verdict
+        reason = f"The policy denies this tool to this client ({decision.rule})."
+        return replace(verdict, action=BLOCK, code=RULE_DENIED, reason=reason)
+
+    def _decide_call(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> CallDecision:
+        # A definition that differs from the approved one may have other hints, so they do not count.
+        read_only, destructive = read_hints(None if verdict.code else verdict.value)
+        call = CallFacts(
+            server=self.server,
+            tool=verdict.key,
+            client=client,
+            teams=teams,
+            read_only=read_only,
+            destructive=destructive,
+        )
+        return decide_call(self.policy, call)
 
     def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
         """Return the verdict about a task whose tool the gateway does not know."""

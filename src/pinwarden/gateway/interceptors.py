@@ -143,7 +143,10 @@ class ListPendingError(Exception):
 
 
 def build_gateway_host(
-    guard: Guard, client: str, find_verdict: Callable[[ItemKind, str], Verdict | None]
+    guard: Guard,
+    client: str,
+    find_verdict: Callable[[ItemKind, str], Verdict | None],
+    teams: tuple[str, ...] = (),
 ) -> InterceptorHost:
     """Return the interceptors of a session: for lists, for the use of items and for server requests.
 
@@ -158,7 +161,7 @@ def build_gateway_host(
             raise ValueError("the payload has no list")
         check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.from_value(kind, value) for value in values)
-        verdicts = guard.check_list(kind, items, client, None)
+        verdicts = guard.check_list(kind, items, client, None, teams)
         return _build_validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
 
     def check_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:

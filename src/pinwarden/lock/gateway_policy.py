@@ -15,6 +15,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.lock.call_rules import CALL_KEYS, CallCondition, parse_call_settings, parse_condition
 from pinwarden.lock.policy_table import GlobPattern, PolicyTable, policy_error
 
 ENFORCEMENT_MODES = ("audit", "warn", "block")
@@ -34,7 +35,9 @@ _ALIASES = {"allow_unverified": "allow_degraded"}
 _RULE_KEYS = (
     *("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds"),
     *("interceptors", "arguments"),
+    *CALL_KEYS,
 )
+_CONDITIONS = ("team", "read-only", "destructive")
 _REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
 _RESULT_KEYS = ("max-bytes", "hidden-characters")
 _KEYS = (*_RULE_KEYS, "relist-seconds", "relist-calls", "results", "rules", "allow")
@@ -114,6 +117,7 @@ class GatewayRule(Record):
     item: GlobPattern
     client: GlobPattern
     settings: dict[str, Any]
+    condition: CallCondition = CallCondition()
 
     def applies_to(self, server: str, client: str) -> bool:
         """Whether the rule applies to this server and client."""
@@ -310,11 +314,11 @@ def _parse_settings(table: PolicyTable) -> dict[str, Any]:
     rounds = table.optional_integer("max-rounds", 1000)
     if rounds is not None:
         settings["max-rounds"] = rounds
-    return settings
+    return settings | parse_call_settings(table)
 
 
 def _parse_rule(table: PolicyTable) -> GatewayRule:
-    table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
+    table.refuse_unknown(("server", "item", "client", *_CONDITIONS, *_RULE_KEYS))
     settings = _parse_settings(table)
     if not settings:
         raise policy_error(table.path, "has no settings")
@@ -323,11 +327,15 @@ def _parse_rule(table: PolicyTable) -> GatewayRule:
         for key in _REQUEST_KEYS:
             if key in settings:  # in a rule for single items, the key would have no effect
                 table.fail(key, "applies to whole servers; use a rule without item")
+    condition = parse_condition(table)
+    if condition.is_set and (other := next((key for key in settings if key not in CALL_KEYS), None)):
+        table.fail(other, f"cannot depend on a team or a hint; only {', '.join(CALL_KEYS)} can")
     return GatewayRule(
         server=_parse_pattern(table, "server"),
         item=item,
         client=_parse_pattern(table, "client"),
         settings=settings,
+        condition=condition,
     )
 
 

@@ -145,3 +145,30 @@ def policy_generate(args: Namespace) -> int:
     for note in proposal.report.notes:
         sys.stderr.write(f"note: {note}\n")
     return proposal.report.exit_code
+
+
+def _configure_policy_explain(parser: ArgumentParser) -> None:
+    parser.add_argument("--tool", required=True, metavar="NAME", help="the tool that is called")
+    parser.add_argument("--client", default="", metavar="NAME", help="the client that calls it, as in the audit log")
+    parser.add_argument("--server", metavar="NAME", help="only this server (default: all with such a tool)")
+    parser.add_argument("--team", action="append", default=[], metavar="NAME", help="team of the client; repeatable")
+    parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
+    add_project_arguments(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_explain)
+def policy_explain(args: Namespace) -> int:
+    """Explain which rule of [[policy.gateway.rules]] decides on the calls of a tool by a client, and its limits.
+
+    Examples:
+      pinwarden policy explain --client laptop --tool search_notes
+      pinwarden policy explain --client alice@desk --team platform --tool delete_note --server notes
+    """
+    from pinwarden.core.record import replace
+    from pinwarden.gateway.policy_explain import explain_policy
+
+    project = project_from(args)
+    if args.policy:
+        project = replace(project, policy=Path(args.policy))
+    return emit(explain_policy(project, args.tool, args.server, args.client, tuple(args.team)), args.format)

@@ -16,6 +16,10 @@ WARN = "warn"
 """The definition differs from the approved one. The gateway records this and warns the client."""
 BLOCK = "block"
 """The gateway removes the item from lists, and refuses its use."""
+RULE_DENIED = "rule_denied"
+"""A rule of the policy denies a tool to the client. The definition itself is not in question."""
+RATE_LIMITED = "rate_limited"
+"""The client made as many calls of a tool as the policy allows."""
 
 
 class Verdict(Record):

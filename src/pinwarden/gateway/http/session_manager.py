@@ -123,7 +123,7 @@ class Upstream:
         self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
     ) -> Conversation:
         """Open a conversation, over a new transport or in the shared process."""
-        session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
+        session = Session(self.guard, name=secrets.token_hex(8), client=client.name, teams=client.teams)
 
         def on_closed(reason: str) -> None:
             self.losses += 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
+from pinwarden.gateway.call_budgets import CallBudget
 from pinwarden.gateway.gates.lists import choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.guard import Guard
@@ -68,10 +69,10 @@ class CheckedList:
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
         """Verdicts by key and digest, because a list may contain the same name twice."""
 
-    def check(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
+    def check(self, guard: Guard, audit: SessionAudit, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Compare the list with the approved surface. Returns the verdict of each item."""
         epoch = guard.epoch  # read first: another thread may change the approved surface meanwhile
-        verdicts = guard.check_list(self.kind, self.items, client, server)
+        verdicts = guard.check_list(self.kind, self.items, audit.client, server, audit.teams)
         self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
@@ -215,6 +216,14 @@ class CheckedLists:
             ]
             tools.call_events = self._audit.build_call_events(passing, CALL)
         return tools.call_events
+
+    def find_budgets(self, tools: CheckedList) -> Mapping[str, CallBudget]:
+        """Return what the client may still call of the tools with a limit, by tool name."""
+        budgets = (
+            (name, self._guard.find_budget(verdict, self._audit.client, self._audit.teams))
+            for name, verdict in tools.by_key.items()
+        )
+        return {name: budget for name, budget in budgets if budget is not None}
 
     def find_definition(self, kind: ItemKind, key: str) -> Any:
         """Return the definition of an item in the last list; None if there is none."""
@@ -485,7 +494,7 @@ class CheckedLists:
     # Verdicts
 
     def _check(self, checked_list: CheckedList, out: OutputBuilder) -> None:
-        for verdict in checked_list.check(self._guard, self._audit.client, self.server):
+        for verdict in checked_list.check(self._guard, self._audit, self.server):
             self._audit.record_definition(verdict, checked_list.kind.method, out)
 
     def _find_blocked_keys(self, kind: ItemKind) -> frozenset[str] | None:

@@ -18,7 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
 from pinwarden.gateway.gates.lists import METHOD_UNKNOWN, NOT_LISTED, format_digest
-from pinwarden.gateway.gates.verdict import Verdict
+from pinwarden.gateway.gates.verdict import RATE_LIMITED, RULE_DENIED, Verdict
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
@@ -264,10 +264,14 @@ def build_blocked_response(
     item = f"{verdict.entity} '{make_printable(name)}'"
     # An item that the server never listed has no definition to review.
     unlisted = verdict.code in (NOT_LISTED, METHOD_UNKNOWN)
-    command = "audit tail" if unlisted else f"approve {shlex.quote(make_printable(server))}"
+    shown = shlex.quote(make_printable(server))
+    if verdict.code in (RULE_DENIED, RATE_LIMITED):
+        purpose, command = "see why", f"policy explain --server {shown} --tool {shlex.quote(make_printable(name))}"
+    else:
+        purpose, command = "review it", "audit tail" if unlisted else f"approve {shown}"
     text = (
         f"Pinwarden blocked {item} of server '{make_printable(server)}': {verdict.reason}"
-        f" To review it, a person can run in a terminal: pinwarden {command}"
+        f" To {purpose}, a person can run in a terminal: pinwarden {command}"
     )
     # A server without the method would respond with the same error.
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS

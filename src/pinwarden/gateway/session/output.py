@@ -8,7 +8,7 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
 from pinwarden.gateway.gates.lists import format_digest
 from pinwarden.gateway.gates.server_requests import Refusal
-from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, RULE_DENIED, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.surface.surface import RESOURCE, Surface
 
@@ -84,6 +84,8 @@ class SessionAudit:
         self.client = client
         self.owner = client
         """The client name of the token, which no client can choose; empty without a token."""
+        self.teams: tuple[str, ...] = ()
+        """The teams of the client, which its token names."""
         self._guard = guard
         self._session = session
         self._recorded: set[tuple[str, str, bytes, str]] = set()
@@ -112,7 +114,9 @@ class SessionAudit:
             self._recorded.add(mark)
         out.events.append(self.build_event(_DEFINITION_EVENT_KINDS[verdict.action], verdict, method, ""))
         out.durable = out.durable or verdict.action == BLOCK
-        out.sightings.append(verdict)
+        # A tool that a rule denies to this client has an approved definition, so there is nothing to review.
+        is_denied = verdict.code == RULE_DENIED
+        out.sightings.append(replace(verdict, action=ALLOW, code="", reason="") if is_denied else verdict)
 
     def _differs_from_latest(self, mark: tuple[str, str, bytes, str], verdict: Verdict) -> bool:
         """Whether the item's previous definition or action was different. A review must show the latest definition."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from pinwarden.core.record import replace
 from pinwarden.core.text import lazy_pattern
 from pinwarden.gateway.gates.lists import LIST_FAILED, choose_strictest_action
-from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, RATE_LIMITED, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import CheckedList, CheckedLists
 from pinwarden.gateway.session.messages import (
@@ -126,10 +127,23 @@ class RequestDecider:
         checked_list = self._lists.require(kind, now, out)
         if checked_list is None:
             return None
+        if kind is TOOL and (refusal := self._find_limit_refusal(checked_list, name, now)) is not None:
+            return self._apply_verdict(refusal, message, name, out)
         if kind is TOOL and (event := self._lists.find_call_events(checked_list).get(name)) is not None:
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
         return self._apply_verdict(self._find_verdict(checked_list, name), message, name, out)
+
+    def _find_limit_refusal(self, checked_list: CheckedList, name: str, now: float) -> Verdict | None:
+        """Count a call that may be forwarded. Returns the refusal if the client reached a limit of the policy."""
+        if not self._guard.has_call_rules:
+            return None
+        verdict = self._find_verdict(checked_list, name)
+        if not verdict.passes:
+            return None
+        budget = self._guard.find_budget(verdict, self._audit.client, self._audit.teams)
+        reason = "" if budget is None else budget.take(now)
+        return replace(verdict, action=BLOCK, code=RATE_LIMITED, reason=reason) if reason else None
 
     def _find_verdict(self, checked_list: CheckedList, name: str) -> Verdict:
         verdict = checked_list.by_key.get(name)
@@ -137,7 +151,7 @@ class RequestDecider:
             return verdict
         if checked_list.problem is not None:
             return self._build_list_failed_verdict(checked_list.kind, name, checked_list.problem)
-        unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client)
+        unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client, self._audit.teams)
         if not unlisted.passes:
             return unlisted
         # Some servers ignore case or Unicode form in names, so a blocked item is blocked under all such variants.
@@ -314,7 +328,7 @@ class RequestDecider:
             checked_list = self._lists.require(kind, now, out)
             return None if checked_list is None else self._find_verdict(checked_list, key)
 
-        host = build_gateway_host(self._guard, self._audit.client, find_verdict)
+        host = build_gateway_host(self._guard, self._audit.client, find_verdict, self._audit.teams)
         params = message.get("params")
         try:
             if message["method"] == _LIST_INTERCEPTORS:

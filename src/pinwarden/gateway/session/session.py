@@ -82,10 +82,19 @@ _APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked.
 class Session:
     """One session between a client and a server. Thread-safe."""
 
-    def __init__(self, guard: Guard, *, name: str, client: str = "", response_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        name: str,
+        client: str = "",
+        teams: tuple[str, ...] = (),
+        response_seconds: float = 0.0,
+    ) -> None:
         """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
 
-        ``client`` is the client name of the token; if it is empty, the name in ``clientInfo`` is used.
+        ``client`` is the client name of the token; if it is empty, the name in ``clientInfo`` is used. ``teams`` are
+        the teams that the token names.
         ``response_seconds`` is how long the server may take to respond; 0 if the transport handles timeouts.
         """
         self.guard = guard
@@ -95,6 +104,7 @@ class Session:
         self._json = guard.limits.json_limits
         self._lock = RLock()
         self._audit = SessionAudit(guard, name, client)
+        self._audit.teams = teams
         self._lists = CheckedLists(guard, self._audit, name)
         self._server = CheckedServer(guard, self._audit)
         self._subscription = ListSubscription(guard, self._lists)

@@ -1,0 +1,159 @@
+"""Who may call which tool, and how often: the keys ``access``, ``rate`` and ``daily`` of the gateway's policy. Pure.
+
+For each key the first matching rule that sets it decides, then the table ``[policy.gateway]`` itself. `decide_call`
+also says which one that was. Without any of these keys, every approved tool may be called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.record import Record
+
+if TYPE_CHECKING:
+    from pinwarden.lock.gateway_policy import GatewayPolicy, GatewayRule
+    from pinwarden.lock.policy_table import PolicyTable
+
+ACCESS_MODES = ("allow", "deny")
+CALL_KEYS = ("access", "rate", "daily")
+"""The keys that decide on calls. Only they can depend on a team or on hints."""
+DAY = 86_400
+_RATE = re.compile(r"([1-9][0-9]{0,6})/(second|minute|hour)")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+_MAX_DAILY = 100_000_000
+_TABLE = "policy.gateway"
+
+
+class CallLimit(Record):
+    """How many calls a client may make of a tool in a period."""
+
+    count: int
+    seconds: int
+    """A period of a day is a budget that starts with the first call; shorter ones refill evenly."""
+    rule: str
+    """The rule that sets the limit, such as ``policy.gateway.rules[2]``."""
+
+
+class CallFacts(Record):
+    """A call to decide on."""
+
+    server: str
+    tool: str
+    client: str
+    teams: tuple[str, ...] = ()
+    read_only: bool = False
+    destructive: bool = True
+
+
+class CallDecision(Record):
+    """Whether a call is allowed, within which limits, and which rules decided."""
+
+    allowed: bool
+    rule: str
+    """The rule that decided on ``access``; empty if none did."""
+    limits: tuple[CallLimit, ...] = ()
+
+
+class CallCondition(Record):
+    """The conditions of a rule that only apply to calls. None and an empty team match everything."""
+
+    team: str = ""
+    read_only: bool | None = None
+    destructive: bool | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the rule has such a condition."""
+        return bool(self.team) or self.read_only is not None or self.destructive is not None
+
+
+def read_hints(definition: Any) -> tuple[bool, bool]:
+    """Return whether an approved tool is read-only, and whether it is destructive, with the defaults of MCP.
+
+    Pass None for a definition that was not approved: its hints do not count, so it counts as destructive.
+    """
+    annotations = definition.get("annotations") if isinstance(definition, Mapping) else None
+    hints = annotations if isinstance(annotations, Mapping) else {}
+    read_only = hints.get("readOnlyHint") is True
+    return read_only, not read_only and hints.get("destructiveHint") is not False
+
+
+def decide_call(policy: GatewayPolicy, call: CallFacts) -> CallDecision:
+    """Decide on a call. A second policy that tightens the first one can deny calls and add limits."""
+    matching = [(index, rule) for index, rule in enumerate(policy.rules) if _applies(rule, call)]
+    found: dict[str, tuple[Any, str]] = {}
+    for key in CALL_KEYS:
+        for index, rule in matching:
+            if key in rule.settings:
+                found[key] = rule.settings[key], f"{_TABLE}.rules[{index}]"
+                break
+        else:
+            if key in policy.settings:
+                found[key] = policy.settings[key], _TABLE
+    access, rule_name = found.get("access", ("allow", ""))
+    limits = tuple(
+        CallLimit(count=found[key][0][0], seconds=found[key][0][1], rule=found[key][1])
+        for key in ("rate", "daily")
+        if key in found and found[key][0]
+    )
+    decision = CallDecision(allowed=access == "allow", rule=rule_name, limits=limits)
+    if policy.tightened_by is None:
+        return decision
+    other = decide_call(policy.tightened_by, call)
+    rule_name = decision.rule if not decision.allowed or other.allowed else f"{other.rule} of the current folder"
+    return CallDecision(
+        allowed=decision.allowed and other.allowed, rule=rule_name, limits=(*decision.limits, *other.limits)
+    )
+
+
+def _applies(rule: GatewayRule, call: CallFacts) -> bool:
+    from pinwarden.lock.policy_table import GlobPattern
+
+    when = rule.condition
+    team = GlobPattern(text=when.team)
+    return (
+        rule.applies_to(call.server, call.client)
+        and rule.item.matches(call.tool)
+        and (not when.team or any(map(team.matches, call.teams)))
+        and when.read_only in (None, call.read_only)
+        and when.destructive in (None, call.destructive)
+    )
+
+
+def parse_call_settings(table: PolicyTable) -> dict[str, Any]:
+    """Read ``access``, ``rate`` and ``daily``. A limit becomes a count and seconds; None lifts it."""
+    settings: dict[str, Any] = {}
+    if "access" in table:
+        settings["access"] = table.one_of("access", ACCESS_MODES)
+    if "rate" in table:
+        text = table.string("rate")
+        match = _RATE.fullmatch(text)
+        if match is None and text != "unlimited":
+            table.fail("rate", 'is not a number of calls per period, such as "60/minute", nor "unlimited"')
+        settings["rate"] = None if match is None else (int(match[1]), _SECONDS[match[2]])
+    if "daily" in table:
+        if table.value["daily"] == "unlimited":
+            settings["daily"] = None
+        else:
+            settings["daily"] = (table.integer("daily", minimum=1, maximum=_MAX_DAILY), DAY)
+    return settings
+
+
+def parse_condition(table: PolicyTable) -> CallCondition:
+    """Read the conditions of a rule that only apply to calls."""
+    return CallCondition(
+        team=table.pattern(table.required_text("team")).text if "team" in table else "",
+        read_only=table.flag("read-only") if "read-only" in table else None,
+        destructive=table.flag("destructive") if "destructive" in table else None,
+    )
+
+
+def has_call_rules(policy: GatewayPolicy) -> bool:
+    """Whether a policy decides on calls at all, so that other policies cost nothing."""
+    levels = (policy.settings, *(rule.settings for rule in policy.rules))
+    other = policy.tightened_by
+    return any(key in settings for settings in levels for key in CALL_KEYS) or (
+        other is not None and has_call_rules(other)
+    )
