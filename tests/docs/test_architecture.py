@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -24,6 +25,21 @@ def named_paths() -> list[str]:
 def test_every_path_on_the_page_exists() -> None:
     assert len(named_paths()) > 40
     assert [path for path in named_paths() if not any((root / path).exists() for root in ROOTS)] == []
+
+
+def test_every_function_and_class_on_the_page_is_in_the_gateway_as_the_page_says() -> None:
+    methods: dict[str, set[str]] = {}
+    for path in (ROOTS[0] / "gateway").rglob("*.py"):
+        for node in architecture.tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                functions = ast.FunctionDef | ast.AsyncFunctionDef
+                methods[node.name] = {member.name for member in node.body if isinstance(member, functions)}
+    section = PAGE[PAGE.index("### Over HTTP") : PAGE.index("## One bundle")]
+    named = re.findall(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`", section)
+    assert len(set(named)) > 20
+    assert [f"{owner}.{name}" for owner, name in named if name not in methods.get(owner, ())] == []
+    classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]?[A-Za-z]*)`", section))
+    assert classes - methods.keys() == set()
 
 
 def test_every_drift_module_is_on_the_architecture_page() -> None:

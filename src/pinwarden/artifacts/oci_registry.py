@@ -225,7 +225,7 @@ class OciRegistry:
         is_same_owner = may_receive_credential(registry, address)
         endpoint = ServiceEndpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
-            # Like a URL that a project chose, a realm on another domain must not be in a private network.
+            # A realm on another domain is not trusted more than a URL that a project chose: not in a private network.
             configured_by=self._endpoint.configured_by if is_same_owner else "project",
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,

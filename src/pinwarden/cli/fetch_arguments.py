@@ -34,7 +34,7 @@ class DownloadOptions(Record):
 
 
 def add_start_arguments(parser: _ActionsContainer) -> None:
-    """Add ``--no-execute`` and ``--allow-execute``: where servers are started to record their API surfaces."""
+    """Add ``--no-execute`` and ``--allow-execute``, for commands that start servers to record their API surfaces."""
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--no-execute", action="store_true", help="do not start servers; record their API surface as unknown"

@@ -66,7 +66,7 @@ exact-releases = true
 # Evidence counts only if ci --bytes verified it in the same run, or if ci --public-key verified the lock.
 # proved = true
 
-# The minimum age of a release: most malicious releases are discovered within days. An unknown age is too young.
+# The minimum age of a release: most malicious releases are discovered within days. A release of unknown age fails.
 # [policy.release-age]
 # minimum-days = 3
 # exempt = ["io.github.your-team/*"]

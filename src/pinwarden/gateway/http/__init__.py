@@ -11,7 +11,7 @@ conversation. A bridge has one `backend.Backend` per server, and each backend ha
 A call takes one path: `connection` reads it with `http1`; `header_checks` and `endpoint` find its conversation;
 `message_relay`, the base class of the conversation, lets the session decide, records the decision, and passes the call
 to the transport. The response comes back through `message_relay` to the request in `open_requests`. Start reading with
-`message_relay`; `gateway` and `endpoint` lead there.
+`message_relay`; `gateway` and `endpoint` lead there. docs/architecture.md follows one call function by function.
 
 Who holds a call, and until when:
 

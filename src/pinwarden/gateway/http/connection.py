@@ -19,8 +19,8 @@ _STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"
 _LINGER_SECONDS = 1.0  # time for the client to read the error before the connection closes
 
 
-class FastRoute(Protocol):
-    """A cached route for requests whose head was checked before."""
+class CallRoute(Protocol):
+    """The route of calls whose head was checked before. `endpoint.CachedRoute` is the one."""
 
     length: int
 
@@ -36,7 +36,7 @@ class OpenConnection(Protocol):
 
 
 class CurrentRequest(Protocol):
-    """The request to which a connection will send the next response."""
+    """The request to which a connection will send the next response: a `Reply`, or a `ToolCall` of `open_requests`."""
 
     @property
     def client(self) -> str:
@@ -47,10 +47,10 @@ class CurrentRequest(Protocol):
 
 
 class RequestHandler(Protocol):
-    """Handles requests."""
+    """Handles requests. `endpoint.Endpoint` does it in the gateway."""
 
     @property
-    def routes(self) -> Mapping[bytes, FastRoute]:
+    def routes(self) -> Mapping[bytes, CallRoute]:
         """Cached routes by the exact bytes of a request head."""
 
     def handle_request(self, request: Request, reply: Reply) -> None:

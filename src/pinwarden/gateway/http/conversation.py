@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 class Conversation(MessageRelay):
-    """The messages of one client with one server, over one transport."""
+    """The messages of one client with one server, over one transport.
+
+    `MessageRelay` has the way of a message: ``request``, ``notify`` and ``send_call`` from the client,
+    ``on_server_message`` from the server.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917  all dependencies of a conversation
         self,

@@ -60,7 +60,7 @@ class Page(Protocol):
 
 
 class Endpoint:
-    """Handles all requests of all clients."""
+    """Handles all requests of all clients: checks them, and passes each message to its conversation."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Endpoint:
         self._run_and_send_errors(reply, lambda: self._route_request(request, reply))
 
     def _run_and_send_errors(self, reply: Reply, work: Callable[[], None]) -> None:
+        """Run work, and send what it raises as the response."""
         try:
             work()
         except AccessDenied as denied:
@@ -210,6 +211,7 @@ class Endpoint:
     # POST: one message
 
     def _handle_post(self, request: Request, reply: Reply, client: GatewayClient, route: Route) -> None:
+        """Parse the message of a request: here, or on a thread if it is long."""
         content_type = request.headers.get(b"content-type", b"")
         if content_type != _JSON and content_type.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _build_refusal(INVALID_REQUEST, "The content type must be application/json."))
@@ -272,6 +274,7 @@ class Endpoint:
     def _handle_message(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
+        """Refuse what is not one JSON-RPC message, and pass the others on by their protocol era."""
         if not isinstance(message.value, dict):
             reply.send(400, _build_refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
@@ -316,6 +319,7 @@ class Endpoint:
     def _handle_session_post(
         self, request: Request, reply: Reply, client: GatewayClient, route: Route, message: ParsedMessage
     ) -> None:
+        """Pass a message of the handshake era to the conversation of its session. ``initialize`` opens a session."""
         session_id = request.get_header(b"mcp-session-id")
         if message.method == "initialize" and message.is_request:
             if session_id:

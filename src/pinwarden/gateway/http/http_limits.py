@@ -20,7 +20,7 @@ class HttpLimits(Record):
     max_body_values: int = 1_000_000
     """Maximum number of JSON values in one message of a client (`Limits.max_values`). Parsing a million takes 0.1 s."""
     max_server_message_bytes: int = 128 * 1024 * 1024
-    """Maximum size of one message of a server. Results with images or files in base64 can have 50 MB."""
+    """Maximum size of one message of a server. Results with images or files in base64 have up to 50 MB."""
     max_bytes_at_once: int = 64 * 1024
     """Server messages up to this size are checked on the event loop, longer messages on a thread. Checking a list of
     5,000 tools takes a second, and other clients must not wait for it."""

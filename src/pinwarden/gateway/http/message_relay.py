@@ -189,7 +189,7 @@ class MessageRelay(ABC):
             call = f"{self.session.name}/{request_id[1]}"
             traced = self._tracing.trace(sink, message, self.session.guard.server, self.session.client, call)
             pending.sink, pending.on_cancelled = traced, traced.on_cancelled
-        self._on_client_message(message)
+        self._relay_in_order(message)
         return request_id
 
     def notify(self, message: ParsedMessage) -> None:
@@ -198,7 +198,7 @@ class MessageRelay(ABC):
         if not self.closed:
             if message.method == CANCELLED:
                 self._open_requests.cancel(message.params.get("requestId"))
-            self._on_client_message(message)
+            self._relay_in_order(message)
 
     def send_call(self, body: bytes, message: Any, name: str, connection: ClientConnection, *, stateless: bool) -> bool:
         """Send a tool call from a cached route as a `ToolCall`. Returns False, without side effects, if it cannot.
@@ -232,7 +232,7 @@ class MessageRelay(ABC):
         if self._admit_call(message, request_id, now):
             transport.send_call(call, body, message, name)
         else:
-            self._on_client_message(ParsedMessage(body, message))
+            self._relay_in_order(ParsedMessage(body, message))
         return True
 
     def _admit_call(self, message: Any, request_id: RequestId, now: float) -> bool:
@@ -251,8 +251,8 @@ class MessageRelay(ABC):
             return False
         return True
 
-    def _on_client_message(self, message: ParsedMessage) -> None:
-        """Relay a message of the client, after the queued messages."""
+    def _relay_in_order(self, message: ParsedMessage) -> None:
+        """Relay a message of the client now, or queue it behind a message that takes long to check."""
         if not self._queue.busy:
             self._relay_client_message(message)
         elif not self._queue.run(partial(self._relay_client_message, message), len(message.data)):

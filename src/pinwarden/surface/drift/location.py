@@ -12,7 +12,13 @@ from pinwarden.core.json_values import child_pointer, is_json_equal, iter_string
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import ApprovedText, find_schema_alarms
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, Change
-from pinwarden.surface.drift.new_cues import Alarm, find_new_alarms, find_steering_alarm, is_enough, is_suspicious
+from pinwarden.surface.drift.new_cues import (
+    Alarm,
+    find_new_alarms,
+    find_steering_alarm,
+    is_enough_evidence,
+    is_suspicious,
+)
 from pinwarden.surface.drift.reversal import is_reversed, lost_safeguard
 from pinwarden.surface.drift.text_signals import (
     addresses_model,
@@ -126,7 +132,9 @@ def find_text_signals(before: Any, after: Any, location: ChangeLocation) -> Iter
         widens = location.entity == "tool" and location.path == "/description" and writes(location.find_main_verb())
         turned = (sentence for sentence in added if gone and is_reversed(sentence, gone, widens=widens))
         for opposite in turned:
-            if is_enough(_REVERSAL, approved.server) or is_suspicious(opposite, approved.server, has_sign=True):
+            if is_enough_evidence(_REVERSAL, approved.server) or is_suspicious(
+                opposite, approved.server, has_sign=True
+            ):
                 yield Alarm("meaning_reversed", opposite)
         if gone and lost_safeguard(gone, added, len(kept)):
             yield Alarm("safeguard_removed", gone[0])

@@ -60,11 +60,11 @@ def is_suspicious(sentence: str, server: ApprovedServer, *, has_sign: bool = Fal
     if evidence < 0 and " " not in sentence.strip():
         return False  # a bare name says too little for the lower bounds below
     if not has_sign:
-        return is_enough(evidence, server)
-    return server.count_new_sentences() is None or is_enough(max(evidence + _SIGN, _MIN_SIGN), server)
+        return is_enough_evidence(evidence, server)
+    return server.count_new_sentences() is None or is_enough_evidence(max(evidence + _SIGN, _MIN_SIGN), server)
 
 
-def is_enough(evidence: float, server: ApprovedServer) -> bool:
+def is_enough_evidence(evidence: float, server: ApprovedServer) -> bool:
     """Whether evidence for an attack is enough, given how many sentences of the server are new."""
     if evidence < _LONE_SENTENCE:
         return False
@@ -162,7 +162,7 @@ def _is_new_destination(cue: Cue, text: str, approved: ApprovedText) -> bool:
     for start, end, normalised in split_sentences(text):
         if start <= cue.start < end:
             if " " not in normalised:
-                return is_enough(_BARE_ADDRESS, approved.server)
+                return is_enough_evidence(_BARE_ADDRESS, approved.server)
             is_destination = moves_data(text[start : cue.start], text[cue.end : end])
             return is_destination and is_suspicious(text[start:end], approved.server, has_sign=True)
     return True

@@ -20,7 +20,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.approved_text import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
 from pinwarden.surface.drift.location import ChangeLocation, compare_texts, compare_values
-from pinwarden.surface.drift.new_cues import is_enough
+from pinwarden.surface.drift.new_cues import is_enough_evidence
 from pinwarden.surface.drift.schema_signals import (
     asks_for_conversation,
     forces_choice,
@@ -130,7 +130,7 @@ class SchemaPosition(Record):
     def asks_for_conversation(self, name: str, schema: Any) -> bool:
         """Whether a parameter takes free text about what the model knows."""
         asks = asks_for_conversation(name, schema, self.location.topic)
-        return asks and is_enough(_CONVERSATION, self.location.approved.server)
+        return asks and is_enough_evidence(_CONVERSATION, self.location.approved.server)
 
     def build_neutral_change(self, kind: str, before: Any, after: Any) -> Change:
         """Build a change whose kind does not depend on the direction."""
