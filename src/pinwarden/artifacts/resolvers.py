@@ -18,6 +18,7 @@ from pinwarden.artifacts.python_package import normalize_name, parse_exact_versi
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
+from pinwarden.system.bounded_task import BoundedTask, list_error_lines, run_bounded
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.connections import (
@@ -28,7 +29,6 @@ from pinwarden.system.net.connections import (
     resolve_destinations,
 )
 from pinwarden.system.net.network_errors import fetch_error
-from pinwarden.system.processes import BoundedTask, list_error_lines, run_bounded
 from pinwarden.system.program_installers import describe_installation
 
 RESOLVE_SECONDS = 300.0

@@ -59,7 +59,7 @@ def approve_at_terminal(
     try:
         surface = _read_surface(server, options)
     except PinwardenError as err:
-        from pinwarden.system.processes import describe_failure
+        from pinwarden.system.bounded_task import describe_failure
 
         sys.stdout.write(wrap(f"Its tools could not be read: {describe_failure(err)} [{err.code}]"))
         sys.stdout.write(wrap(err.hint, label="hint: ") if err.hint else "")

@@ -134,7 +134,7 @@ def _read_surfaces(
     """Yield the surface of every server that responds, and report the others."""
     from pinwarden.cli.streams import Progress
     from pinwarden.project.server_start import probe_prepared
-    from pinwarden.system.processes import describe_failure
+    from pinwarden.system.bounded_task import describe_failure
 
     with Progress("reading the tools of the servers") as progress:
         surfaces = probe_prepared(

@@ -193,7 +193,7 @@ def _describe_unknown_source(source: InstallSource) -> str:
 def _build_wheel(checkout: Path, root: Path) -> str:
     """Build a wheel in the repository and return how the job names it."""
     from pinwarden.cli.streams import Progress
-    from pinwarden.system.processes import BoundedTask, run_bounded
+    from pinwarden.system.bounded_task import BoundedTask, run_bounded
 
     _make_folder(root, root / _WHEEL_FOLDER)
     task = BoundedTask(name="the build of the wheel", error_code="USAGE", timeout_seconds=600)

@@ -20,8 +20,8 @@ from pinwarden.contract.entitlements.values import (
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits, encode_json_file, parse_json, parse_last_wins
+from pinwarden.system.bounded_task import BoundedTask, run_bounded
 from pinwarden.system.files import read_file
-from pinwarden.system.processes import BoundedTask, run_bounded
 
 SOURCE_ENDINGS = (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
 _LAUNCHERS = ("node", "nodejs", "tsx", "bun", "ts-node", "deno")

@@ -288,8 +288,6 @@ def _name_journal_folder(url: str) -> str:
 
 def _read_host_id(folder: Path) -> str:
     """Return the host name with a random suffix from the state folder, because host names are not unique."""
-    from socket import gethostname
-
     path = folder / "host"
     new = folder / f"host.{os.getpid()}"
     try:
@@ -305,7 +303,7 @@ def _read_host_id(folder: Path) -> str:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"{path} cannot be used: {err}") from err
     if len(text) != _SUFFIX_LENGTH or not text.isalnum():
         raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged", hint="Delete it; the gateway creates a new one.")
-    return f"{gethostname()[:64]}#{text}"
+    return f"{_get_host_name()[:64]}#{text}"
 
 
 _SUFFIX_LENGTH = 16
@@ -318,3 +316,8 @@ _SECONDS_BETWEEN_RECORDS = 60.0  # between two writes for one server, because cl
 def name_lock_baseline(lock: Path) -> str:
     """Return the baseline of servers with an entry in this lockfile."""
     return f"{_LOCK_BASELINE}{lock.resolve()}"
+
+
+def _get_host_name() -> str:
+    """Return the host name. Like ``socket.gethostname()``, but ``socket`` is slow to import."""
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")

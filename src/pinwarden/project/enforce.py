@@ -31,7 +31,7 @@ from pinwarden.project.server_start import prepare_run_probe, probe_server
 from pinwarden.project.server_target import with_store_variables
 from pinwarden.project.undo_edits import recover_interrupted
 from pinwarden.system import clock
-from pinwarden.system.processes import describe_failure
+from pinwarden.system.bounded_task import describe_failure
 from pinwarden.system.target import PROJECT_FOLDER, StdioTarget
 
 if TYPE_CHECKING:

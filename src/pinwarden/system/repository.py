@@ -98,8 +98,8 @@ def run_git(folder: Path, variables: Mapping[str, str], *words: str, subject: st
 
 def run_git_bytes(folder: Path, variables: Mapping[str, str], *words: str, subject: str = "this repository") -> bytes:
     """Like `run_git`, but without decoding the output."""
+    from pinwarden.system.bounded_task import BoundedTask, run_bounded
     from pinwarden.system.files import find_program
-    from pinwarden.system.processes import BoundedTask, run_bounded
 
     git = find_program("git", variables.get("PATH", os.defpath))
     if git is None:

@@ -17,8 +17,8 @@ from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, ImageIndex, ImageMani
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.system.bounded_task import BoundedTask, run_bounded
 from pinwarden.system.files import file_digest, read_file
-from pinwarden.system.processes import BoundedTask, run_bounded
 
 LOAD_SECONDS = 600.0
 _INSPECT_SECONDS = 60.0

@@ -236,7 +236,7 @@ def _run_package_scripts(
     import shutil
 
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, parse_install_manifest
-    from pinwarden.system.processes import BoundedTask, run_bounded
+    from pinwarden.system.bounded_task import BoundedTask, run_bounded
     from pinwarden.system.sandbox import Sandbox, build_sandbox_command
 
     scripts = parse_install_manifest(

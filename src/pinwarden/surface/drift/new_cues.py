@@ -108,7 +108,7 @@ def find_steering_alarm(
             if not is_in_a_row or measure_steering(both) - _PAIR < min_evidence:
                 continue
             is_known = all(approved.is_approved_elsewhere(text, part) for part in (first, second))
-            if is_enough(measure_steering(both) - _PAIR, approved.server) and not is_known:
+            if is_enough_evidence(measure_steering(both) - _PAIR, approved.server) and not is_known:
                 return [Alarm("new_steering", both)]
     return []
 
