@@ -88,22 +88,25 @@ def test_the_recording_shows_what_the_demo_prints(played: tuple[Path, str]) -> N
 
 
 def test_a_command_that_fails_ends_the_demo_with_its_output(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, io.StringIO(), variables={}, columns=80)
-    with pytest.raises(PinwardenError, match=r"exit code 3 instead of 0(?s:.*)LOCK_MISSING") as refused:
+    output = io.StringIO()
+    stage = Stage(tmp_path, output, variables={}, columns=80)
+    with pytest.raises(PinwardenError, match="exit code 3 instead of 0") as refused:
         stage.run("explain absent")
     assert refused.value.code == "DEMO_FAILED"
+    assert "[LOCK_MISSING]" in output.getvalue()
     with pytest.raises(PinwardenError, match="did not print 'absent'"):
         stage.run("status", expect=["absent"])
 
 
 def test_a_server_that_does_not_start_ends_the_demo_with_its_log(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, io.StringIO(), variables={}, columns=80)
+    output = io.StringIO()
+    stage = Stage(tmp_path, output, variables={}, columns=80)
     with (
-        pytest.raises(PinwardenError, match="did not start") as refused,
+        pytest.raises(PinwardenError, match="did not start"),
         stage.serve("registry serve --port nowhere", lines=3),
     ):
         pass
-    assert "[USAGE]" in refused.value.message
+    assert "[USAGE]" in output.getvalue()
 
 
 def test_without_the_registry_extra_the_demo_ends_after_the_decision(

@@ -60,7 +60,8 @@ class Stage:
         printed = done.stdout + done.stderr
         for text in expect:
             if text not in printed:
-                raise PinwardenError("DEMO_FAILED", f"pinwarden {command} did not print {text!r}\n{printed}")
+                self._print(printed)
+                raise PinwardenError("DEMO_FAILED", f"pinwarden {command} did not print {text!r}")
         lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
         kept = [line for line in lines if any(re.search(pattern, line) for pattern in keep)]
         for line in kept[:at_most]:
@@ -93,9 +94,8 @@ class Stage:
             stdout = process.stdout or io.BytesIO()
             printed = [stdout.readline(_LONGEST_LINE).decode().strip() for _ in range(lines)]
             if not all(printed):
-                raise PinwardenError(
-                    "DEMO_FAILED", f"pinwarden {command}: did not start\n{log.read_text(encoding='utf-8')}"
-                )
+                self._print(log.read_text(encoding="utf-8"))
+                raise PinwardenError("DEMO_FAILED", f"pinwarden {command} did not start")
             for line in printed:
                 self._print_output(line)
             yield printed
@@ -124,7 +124,8 @@ class Stage:
         )
         if done.returncode != exit_code:
             reason = f"exit code {done.returncode} instead of {exit_code}"
-            raise PinwardenError("DEMO_FAILED", f"pinwarden {command}: {reason}\n{done.stdout}{done.stderr}")
+            self._print(f"{done.stdout}{done.stderr}")
+            raise PinwardenError("DEMO_FAILED", f"pinwarden {command}: {reason}")
         return done
 
     def _print_output(self, line: str) -> None:

@@ -137,6 +137,11 @@ def _start_writer(write: Callable[[str], None], limit: _RateLimit, *, as_json: b
             """Create no lock: only one thread writes, and at exit `logging` would wait for a lock of a stuck stderr."""
             self.lock = None
 
+        def handle(self, record: logging.LogRecord) -> bool:
+            """Write the line. The base class would enter the lock, which from Python 3.13 on must exist."""
+            self.emit(record)
+            return True
+
         def emit(self, record: logging.LogRecord) -> None:
             write(_format_json(record) if as_json else record.getMessage())
 
