@@ -60,9 +60,8 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copy_source(folder: Path) -> Path:
     """A copy of what is tracked, in another folder and with other times."""
-    names = run(
-        "git", "ls-files", "src", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", cwd=REPOSITORY
-    )
+    packed = ("src", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
+    names = run("git", "ls-files", *packed, cwd=REPOSITORY)
     for name in names.splitlines():
         path = REPOSITORY / name
         if path.is_file():
