@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pinwarden.census.bundles import stage_listed_bundle
 from pinwarden.census.observation import CensusServer, ServerMemory, ServerObservation
 from pinwarden.census.registry_responses import RecordingFetcher, is_unchanged
 from pinwarden.clients.config import parse_configured_server
@@ -47,6 +48,8 @@ from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target
 _TEMPORARY_CODES = frozenset({"FETCH_FAILED", "REGISTRY_UNAVAILABLE"})
 _TEMPORARY_REASONS = frozenset({"connect", "dns", "ended"})
 _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LOCAL_CODES = frozenset({"CONSENT_REQUIRED", "POLICY_REFUSED", "DATABASE_UNAVAILABLE", "FILE_UNWRITABLE"})
+"""Failures that say something about the worker and its user. They do not count in the next run."""
 _MESSAGE_BYTES = 8 * 1024 * 1024  # the largest real list has less than 1 MB
 _SCRATCH_BYTES = 256 * 1024 * 1024
 _MAX_PATH = 4096
@@ -119,6 +122,8 @@ class _Examination:
         self._fingerprint = compute_fingerprint(self._server)
         if self._is_recent() or self._is_same_package():
             return self._build_unchanged()
+        if "bundle" in self._server.spec:
+            return self._examine_bundle(before)
         entry = self._build_entry()
         self._note(version=entry.version)
         with tempfile.TemporaryDirectory(prefix="pinwarden-census-", ignore_cleanup_errors=True) as folder:
@@ -132,6 +137,20 @@ class _Examination:
             surface = self._probe(project, entry)
         return self._judge(before, surface, entry)
 
+    def _examine_bundle(self, before: Surface | None) -> ServerObservation:
+        """Accept a bundle as ``pinwarden install`` does, and judge the surface of its server."""
+        allow_execute = self._options.probe.allow_execute
+        staged = stage_listed_bundle(self._server.spec, self._context, self._now, allow_execute=allow_execute)
+        self._observation = replace(
+            self._observation,
+            version=staged.pin.version,
+            artifact=str(staged.pin.archive),
+            publisher=staged.pin.log_id or "",
+        )
+        if staged.surface is None:
+            raise PinwardenError("PROBE_FAILED", staged.surface_problem or "its surface is unknown")
+        return self._judge(before, staged.surface, None)
+
     def build_failure(self, err: PinwardenError) -> ServerObservation:
         """Return the observation of a server that could not be examined."""
         reason = str(err.data.get("reason") or err.data.get("limit") or err.data.get("code") or "")
@@ -140,7 +159,7 @@ class _Examination:
             status is None and (err.code in _TEMPORARY_CODES or reason in _TEMPORARY_REASONS)
         )
         is_crash = err.code == "PROBE_FAILED" and reason == "ended"
-        is_repeatable = is_crash or not (is_temporary or err.code == "CONSENT_REQUIRED" or reason == "start")
+        is_repeatable = is_crash or not (is_temporary or err.code in _LOCAL_CODES or reason == "start")
         memory = replace(self._memory, fingerprint=self._fingerprint, checked_at=self._now)
         return replace(
             self._observation,
@@ -282,7 +301,7 @@ class _Examination:
         folder = target.cwd or self._server.folder or str(project.root)
         return replace(target, env=environment, cwd=folder)
 
-    def _judge(self, before: Surface | None, surface: Surface, entry: Entry) -> ServerObservation:
+    def _judge(self, before: Surface | None, surface: Surface, entry: Entry | None) -> ServerObservation:
         if before is not None:
             self._findings += [("drift", build_change_row(change)) for change in compare(before, surface)]
         self._findings += [("scan", build_scan_row(finding, "")) for finding in scan(surface)]
@@ -295,15 +314,16 @@ class _Examination:
             memory=self._build_memory(entry),
         )
 
-    def _build_memory(self, entry: Entry) -> ServerMemory:
-        is_package = not _is_remote(entry) and not starts_local_command(entry)
+    def _build_memory(self, entry: Entry | None) -> ServerMemory:
+        """Remember the observation. A bundle has no entry: its spec names its bytes."""
+        is_package = entry is not None and not _is_remote(entry) and not starts_local_command(entry)
         return ServerMemory(
             run=self._memory.run,
             checked_at=self._now,
-            version=entry.version,
+            version=entry.version if entry is not None else self._observation.version,
             fingerprint=self._fingerprint,
-            responses=self._recorder.responses,
-            pins=dict(entry.document) if is_package else None,
+            responses=self._recorder.responses if is_package else (),
+            pins=dict(entry.document) if entry is not None and is_package else None,
             surface=self._memory.surface,
             is_repeatable=True,
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pinwarden.census.bundles import find_bundle_spec
 from pinwarden.census.observation import CensusServer
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.documents import read_document
@@ -22,7 +23,7 @@ from pinwarden.lock.extension import read_extension, with_extension
 from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.lock.mcp_registry import Registries, RegistryEntry, RegistrySource
-from pinwarden.lock.server_entry import parse_server_entry
+from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.system.files import read_file
 from pinwarden.system.net.fetch import RequestPace
 from pinwarden.system.redaction import redact_entry
@@ -140,6 +141,12 @@ def _list_registry(address: str, access: SourceAccess, updated_since: str, now: 
     return _sort_entries(address, registries.list_servers(source, updated_since), updated_since, now)
 
 
+def _build_entry_spec(declared: ServerEntry, now: str) -> dict[str, Any]:
+    plan = build_install_plan(declared, GENERIC_CLIENT, now=now)
+    entry = with_integrity(Entry(key=build_entry_key(declared.name, GENERIC_CLIENT), document=plan))
+    return {"key": entry.key, "entry": dict(entry.document)}
+
+
 def _sort_entries(address: str, rows: Iterable[RegistryEntry], updated_since: str, now: str) -> SourceListing:
     servers: dict[str, CensusServer] = {}
     removed: list[str] = []
@@ -151,9 +158,7 @@ def _sort_entries(address: str, rows: Iterable[RegistryEntry], updated_since: st
             if declared.status == "deleted":
                 removed.append(f"{address}#{declared.name}")
                 continue
-            plan = build_install_plan(declared, GENERIC_CLIENT, now=now)
-            entry = with_integrity(Entry(key=build_entry_key(declared.name, GENERIC_CLIENT), document=plan))
-            spec = {"key": entry.key, "entry": dict(entry.document)}
+            spec = find_bundle_spec(row["server"], address) or _build_entry_spec(declared, now)
         except PinwardenError as err:
             unusable.append((name, err.message))
             continue
