@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from pinwarden.dashboard.sources import identify_server
 from tests.dashboard.hostile_world import fill
 from tests.dashboard.world import Dashboard, serving_dashboard
 from tests.gateway.review_world import EVIL, SEARCH, ReviewWorld, names
 from tests.gateway.test_review_through_run import NOTICE, gateway
+from tests.registry.pages.hostile import HOSTILE_TEXT
 from tests.support.browser import Browser, needs_browser
 
 pytestmark = [needs_browser]
@@ -153,6 +156,15 @@ class Pages:
             "review-calm": f"{base}reviews/{reviews['read']}/",
             "review-hostile-name": f"{base}reviews/{reviews['tool']}/",
             "review-instructions": f"{base}reviews/{reviews['server']}/",
+            "servers": f"{base}servers/",
+            "server": f"{base}servers/{identify_server('notes')}/",
+            "tools": f"{base}tools/",
+            "tools-found": f"{base}tools/?q=search",
+            "tools-hostile": f"{base}tools/?q={quote(HOSTILE_TEXT[:150])}",
+            "clients": f"{base}clients/",
+            "audit": f"{base}audit/",
+            "audit-hostile": f"{base}audit/?server={quote(HOSTILE_TEXT[:150])}",
+            "policy": f"{base}policy/",
             "not-found": f"{base}nothing/",
             "refused": f"{base}reviews/?level=harmless",
         }
@@ -160,7 +172,8 @@ class Pages:
 
 NAMES = (
     *("overview", "queue", "queue-critical", "decided", "review-hostile", "review-hostile-sides", "review-calm"),
-    *("review-hostile-name", "review-instructions", "not-found", "refused"),
+    *("review-hostile-name", "review-instructions", "servers", "server", "tools", "tools-found", "tools-hostile"),
+    *("clients", "audit", "audit-hostile", "policy", "not-found", "refused"),
 )
 
 

@@ -10,7 +10,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinwarden"
 TEMPLATES = sorted(SOURCE.glob("**/templates/*"))
 ATTRIBUTE = re.compile(r'=\s*"([^"]*\{\{[^"]*)"')
-SAFE = re.compile(r"\{\{ (?:link\(.*\)|[\w.]+\|attribute|level|policy|before|after|newer|older|query\|urlencode) \}\}")
+SAFE = re.compile(
+    r"\{\{ (?:link\(.*\)|[\w.]+\|attribute|level|policy|before|after|newer|older|(?:query|kind|server)\|urlencode) \}\}"
+)
 
 SCRIPT = """<script src="{{ link('assets/dashboard.js') }}" defer></script>"""
 """The only script: a file that the Content Security Policy of the dashboard allows."""

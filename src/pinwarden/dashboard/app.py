@@ -37,6 +37,7 @@ from pinwarden.dashboard.pages import (
 )
 from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
+from pinwarden.gateway.audit.chain import read_lines
 from pinwarden.web.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
 
 _THREADS = 8
@@ -48,6 +49,7 @@ _SIGN_IN = "sign-in"
 _SIGN_OUT = "sign-out"
 _EVENTS = "events"
 _LOGIN = "login"
+_EXPORT = "audit/export"
 _STATUS = {
     "ORIGIN_REFUSED": 403,
     "DASHBOARD_FORBIDDEN": 403,
@@ -175,6 +177,8 @@ class DashboardApp:
                     return self._sign_out(request)
             if path == _EVENTS and request.method == "GET":
                 return self._open_event_stream(request)
+            if path == _EXPORT and request.method == "GET":
+                return _export_log(self._sources)
             asked = DashboardRequest(path=path, session=session, query=_read_query(request), form=form)
             answer = await self._run(partial(self._answer, request.method, asked))
         except DecisionRefused as refusal:
@@ -263,6 +267,14 @@ def _find_asset(path: str) -> Response | None:
     media_type = ASSETS.get(path, "text/javascript; charset=utf-8")
     headers = {**build_page_headers(scripts=True), "cache-control": "no-cache"}
     return Response(body, media_type=media_type, headers=headers)
+
+
+def _export_log(sources: Sources) -> Response:
+    """Stream the audit log as ``pinwarden audit export`` writes it. Its pages are read on threads."""
+    lines = (line + b"\n" for _, line in read_lines(sources.state.audit_database))
+    attachment = {"content-disposition": 'attachment; filename="audit.jsonl"', "cache-control": "no-store"}
+    headers = {**build_page_headers(scripts=True), **attachment}
+    return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
 
 async def _read_form(request: Request) -> dict[str, list[str]]:

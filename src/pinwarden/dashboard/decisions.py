@@ -16,6 +16,7 @@ from pinwarden.dashboard.review_pages import (
 from pinwarden.dashboard.shown_change import check_rendered
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.review import approve_reviews, reject_reviews, reopen_reviews
+from pinwarden.gateway.store.tokens import revoke_tokens
 from pinwarden.project.approval_candidate import SHOWN_IN_DASHBOARD
 from pinwarden.project.lock import Approver
 from pinwarden.web.pages import PageContent
@@ -99,5 +100,25 @@ def _build_page_again(
         raise problem from None
 
 
-ACTIONS: dict[str, Callable[[Sources, DashboardRequest], Redirect]] = {"decide": decide, "reopen": reopen}
+def revoke_token(sources: Sources, request: DashboardRequest) -> Redirect:
+    """Revoke one token of a client, by its id."""
+    request.session.person.require("admin")
+    report = revoke_tokens(sources.state, request.get("id"), sources.now())
+    request.session.notices = (f"{report.summary[:1].upper()}{report.summary[1:]}.",)
+    return Redirect(path="clients/")
+
+
+def check_log(sources: Sources, request: DashboardRequest) -> Redirect:
+    """Begin to verify the audit log. The page of the log shows the result."""
+    request.session.person.require("reviewer")
+    sources.log_check.start(sources.state, sources.now)
+    return Redirect(path="audit/")
+
+
+ACTIONS: dict[str, Callable[[Sources, DashboardRequest], Redirect]] = {
+    "decide": decide,
+    "reopen": reopen,
+    "revoke-token": revoke_token,
+    "check-log": check_log,
+}
 """What a form at a path does."""

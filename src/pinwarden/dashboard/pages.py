@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.dashboard import overview, review_pages
+from pinwarden.dashboard import audit_pages, inventory_pages, operation_pages, overview, review_pages
 from pinwarden.dashboard.access import DashboardSession
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.system.clock import wall_clock
@@ -26,6 +26,12 @@ ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
         (r"reviews/", review_pages.build_queue_page),
         (r"reviews/selected/", review_pages.build_selected_page),
         (r"reviews/([0-9a-f]{32})/", review_pages.build_review_page),
+        (r"servers/", inventory_pages.build_servers_page),
+        (r"servers/([0-9a-f]{16})/", inventory_pages.build_server_page),
+        (r"tools/", inventory_pages.build_tools_page),
+        (r"clients/", operation_pages.build_clients_page),
+        (r"policy/", operation_pages.build_policy_page),
+        (r"audit/", audit_pages.build_audit_page),
     )
 )
 

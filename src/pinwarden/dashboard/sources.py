@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.record import Record, field
+from pinwarden.dashboard.log_check import LogCheck
 from pinwarden.gateway.state import name_lock_baseline
 from pinwarden.system import clock
 from pinwarden.system.masking import mask_item_key
@@ -29,6 +30,8 @@ class Sources(Record):
     scopes: tuple[Project, ...]
     """The project in each scope of this user, for the state of its servers."""
     now: Callable[[], str] = clock.now
+    log_check: LogCheck = field(default_factory=LogCheck)
+    """The last verification of the audit log."""
 
 
 class DashboardRequest(Record):

@@ -183,8 +183,10 @@ def read_entries_of_kind(database: Database, kind: str, after: int, limit: int) 
     return [entry for entry in entries if entry.event.kind == kind]
 
 
-def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
-    """Yield the entries, the newest first. Reads a page at a time.
+def read_newest_entries(
+    database: Database, members: Sequence[Sequence[tuple[str, str]]] = (), *, before: int | None = None
+) -> Iterator[LogEntry]:
+    """Yield the entries, the newest first, or those before a number. Reads a page at a time.
 
     ``members`` lists groups of members, each as name and value. The database skips most entries that lack every member
     of a group, but not all of them: the caller has to check each entry.
@@ -192,7 +194,7 @@ def read_newest_entries(database: Database, members: Sequence[Sequence[tuple[str
     where = "".join(f" AND ({' OR '.join('entry LIKE ?' for _ in group)})" for group in members if group)
     patterns = [_build_like_pattern(name, text) for group in members for name, text in group]
     page_size = _SEARCHED_PAGE if where else _PAGE
-    first = read_head(database).number + 1
+    first = read_head(database).number + 1 if before is None else before
     while last := _find_last_before(database, first):
         first = max(1, last - page_size + 1)
         page = database.rows(

@@ -183,9 +183,11 @@ def _build_empty_error(path: Path) -> PinwardenError:
     return PinwardenError("AUDIT_INVALID", f"{path} contains no entries of an audit log", hint=_EXPORT_HINT)
 
 
-def read_last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
-    """Return the newest ``count`` selected entries, the oldest of them first."""
-    entries = audit_chain.read_newest_entries(state.audit_database, selected.list_required_members())
+def read_last_entries(
+    state: GatewayState, count: int, selected: EntryFilter, before: int | None = None
+) -> list[LogEntry]:
+    """Return the newest ``count`` selected entries, or the last ones before a number, the oldest of them first."""
+    entries = audit_chain.read_newest_entries(state.audit_database, selected.list_required_members(), before=before)
     return list(reversed(list(_select_entries(entries, count, selected))))
 
 

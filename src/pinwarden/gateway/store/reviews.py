@@ -399,6 +399,43 @@ class ObservedDefinitions:
         )
         return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
 
+    def summarize_servers(self) -> list[tuple[str, int, int, str]]:
+        """Return each observed server with its number of items, how many of them are blocked, and when it was seen."""
+        rows = self._database.rows(
+            "SELECT server, COUNT(*), SUM(blocked), MAX(seen) FROM (SELECT newest.server AS server,"
+            " newest.seen AS seen, MAX(CASE WHEN sighting.action = 'block' THEN 1 ELSE 0 END) AS blocked"
+            " FROM (SELECT server, entity, item, MAX(last_seen) AS seen FROM sighting GROUP BY server, entity, item)"
+            " AS newest JOIN sighting ON sighting.server = newest.server AND sighting.entity = newest.entity"
+            " AND sighting.item = newest.item AND sighting.last_seen = newest.seen"
+            " GROUP BY newest.server, newest.entity, newest.item, newest.seen) AS items GROUP BY server ORDER BY server"
+        )
+        return [(str(server), int(items), int(blocked), str(seen)) for server, items, blocked, seen in rows]
+
+    def select_current(self, server: str) -> list[Sighting]:
+        """Return the newest sighting of each item of a server."""
+        return self._select_current("server = ?", (server,))
+
+    def search_tools(self, words: Sequence[str], limit: int) -> list[Sighting]:
+        """Return the newest sighting of tools whose name or definition contains all words, whatever their case."""
+        condition = "entity = 'tool'" + " AND LOWER(definition) LIKE ?" * len(words)
+        return self._select_current(condition, tuple(_build_pattern(word) for word in words), limit)
+
+    def _select_current(self, condition: str, values: Sequence[str], limit: int | None = None) -> list[Sighting]:
+        columns = ", ".join(f"sighting.{name}" for name in field_names(Sighting))
+        rows = self._database.rows(
+            f"SELECT {columns} FROM (SELECT server, entity, item, MAX(last_seen) AS seen FROM sighting"  # noqa: S608
+            f" WHERE {condition} GROUP BY server, entity, item) AS newest JOIN sighting"
+            " ON sighting.server = newest.server AND sighting.entity = newest.entity AND sighting.item = newest.item"
+            " AND sighting.last_seen = newest.seen ORDER BY sighting.item, sighting.server, sighting.entity,"
+            " sighting.first_seen DESC" + (f" LIMIT {limit}" if limit is not None else ""),
+            tuple(values),
+        )
+        current: dict[tuple[str, str, str], Sighting] = {}
+        for row in rows:
+            sighting = Sighting(**dict(zip(field_names(Sighting), row, strict=True)))
+            current.setdefault((sighting.server, sighting.entity, sighting.item), sighting)
+        return list(current.values())
+
     def find_definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
         """Return the stored definition with this digest, as canonical JSON; None if there is none."""
         row = self._database.row(
@@ -406,6 +443,11 @@ class ObservedDefinitions:
             (server, entity, item, digest),
         )
         return str(row[0]) if row is not None and str(Digest.of_bytes(str(row[0]).encode())) == digest else None
+
+
+def _build_pattern(word: str) -> str:
+    """Return a LIKE pattern for definitions with a word. Special characters match any character."""
+    return f"%{''.join(char if char.isalnum() or char in ' .:@/-' else '_' for char in word.lower())}%"
 
 
 def _may_add_sighting(transaction: Transaction, sighting: Sighting) -> bool:
