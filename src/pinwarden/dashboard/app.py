@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
+from json import dumps
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -24,7 +25,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
+from pinwarden.core.strict_json import parse_json
+from pinwarden.core.typed_json import JsonObject
 from pinwarden.dashboard.access import DashboardSession, DashboardSessions, SignInCode, Site, check_csrf_token
+from pinwarden.dashboard.api import PREFIX, TOKEN_HEADER, answer_get, answer_post
 from pinwarden.dashboard.decisions import ACTIONS, DecisionRefused
 from pinwarden.dashboard.live import MEDIA_TYPE, LiveChanges
 from pinwarden.dashboard.pages import (
@@ -45,6 +49,7 @@ _MAX_FORM_BYTES = 256 * 1024  # a reason and a hundred changes
 _MAX_FORM_FIELDS = 1000
 _FORM_SECONDS = 30.0
 _FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
 _SIGN_IN = "sign-in"
 _SIGN_OUT = "sign-out"
 _EVENTS = "events"
@@ -113,6 +118,8 @@ class DashboardApp:
                 return await self._log_in(request, path)
             session = self._find_session(request)
             inner = self._find_inner_path(path)
+            if inner is not None and _is_api(inner):
+                return await self._respond_as_json(request, inner, session)
             if session is None or inner is None:
                 return self._build_redirect(_SIGN_IN) if request.method == "GET" else await self._refuse_signed_out()
             return await self._respond_in_session(request, inner, session)
@@ -138,6 +145,26 @@ class DashboardApp:
         response = self._build_redirect("")
         response.headers["set-cookie"] = self._site.build_cookie(cookie)
         return response
+
+    async def _respond_as_json(self, request: Request, path: str, session: DashboardSession | None) -> Response:
+        """Answer a request of a program. The checks are those of forms, with the token in a header."""
+        headers = {**build_page_headers(scripts=True), "cache-control": "no-store"}
+        try:
+            if session is None:
+                raise PinwardenError("SIGN_IN_FAILED", "there is no session")
+            asked = DashboardRequest(path=path, session=session, query=_read_query(request))
+            if request.method == "POST":
+                self._site.check_origin(request.headers)
+                check_csrf_token(session, request.headers.get(TOKEN_HEADER, ""))
+                body = await _read_json(request)
+                answer = await self._run(partial(answer_post, self._sources, asked, body))
+            else:
+                answer = await self._run(partial(answer_get, self._sources, asked))
+        except PinwardenError as err:
+            status = 401 if session is None else _choose_status(err)
+            error = {"error": {"code": err.code, "message": err.message, "hint": err.hint}}
+            return Response(_encode(error), status_code=status, media_type=_JSON, headers=headers)
+        return Response(_encode(answer), media_type=_JSON, headers=headers)
 
     async def _log_in(self, request: Request, path: str) -> Response:
         """Send the browser to the provider, or begin a session when it comes back."""
@@ -277,16 +304,44 @@ def _export_log(sources: Sources) -> Response:
     return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
 
-async def _read_form(request: Request) -> dict[str, list[str]]:
-    """Return the values of a form by name."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise PinwardenError("USAGE", f"the request is not a form ({_FORM})")
+def _is_api(path: str) -> bool:
+    return path.startswith(PREFIX) or path == "openapi.json"
+
+
+def _encode(value: Any) -> bytes:
+    """Return JSON that every parser reads: what servers wrote may have lone surrogates, which ASCII escapes."""
+    return dumps(value).encode("ascii")
+
+
+async def _read_json(request: Request) -> JsonObject:
+    """Return the JSON object in the body of a request."""
+
+    def describe(path: str, problem: str) -> PinwardenError:
+        return PinwardenError("USAGE", f"{path or 'the body'} {problem}")
+
+    try:
+        return JsonObject(parse_json(await _read_body(request, _JSON)), "", describe)
+    except PinwardenError as err:
+        if err.code in ("USAGE", "INPUT_LIMIT"):
+            raise
+        raise PinwardenError("USAGE", f"the body is not JSON: {err.message}") from err
+
+
+async def _read_body(request: Request, media_type: str) -> bytes:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != media_type:
+        raise PinwardenError("USAGE", f"the request does not have the content type {media_type}")
     body = bytearray()
     with anyio.fail_after(_FORM_SECONDS):
         async for chunk in request.stream():
             body += chunk
             if len(body) > _MAX_FORM_BYTES:
-                raise PinwardenError("INPUT_LIMIT", f"the form has more than {_MAX_FORM_BYTES} bytes")
+                raise PinwardenError("INPUT_LIMIT", f"the request has more than {_MAX_FORM_BYTES} bytes")
+    return bytes(body)
+
+
+async def _read_form(request: Request) -> dict[str, list[str]]:
+    """Return the values of a form by name."""
+    body = await _read_body(request, _FORM)
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS)
     except ValueError as err:

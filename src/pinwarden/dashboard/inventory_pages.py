@@ -17,14 +17,15 @@ from pinwarden.web.pages import PageContent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MAX_TOOLS = 100
+MAX_TOOLS = 100
+"""The most tools on one page."""
 _MAX_SERVERS = 500
 _MAX_QUERY = 200
 _MAX_WORDS = 8
 _ACTIONS = {"allow": "approved", "audit": "recorded", "warn": "warned", "block": "blocked"}
 
 
-class ObservedServer(Record):
+class ServerRow(Record):
     """A server that a gateway observed, or that this user has configured or locked."""
 
     name: str
@@ -38,7 +39,7 @@ class ObservedServer(Record):
     """Its state on this machine; None if it is not configured here."""
 
 
-class ObservedItem(Record):
+class ItemRow(Record):
     """The definition of an item that a server served last."""
 
     sighting: Sighting
@@ -49,18 +50,18 @@ class ObservedItem(Record):
     """How many other servers have a tool of this name."""
 
 
-def list_servers(sources: Sources) -> list[ObservedServer]:
+def list_servers(sources: Sources) -> list[ServerRow]:
     """Return all servers by name."""
     pending = sources.state.reviews.select((PENDING,))
     counts = Counter(review.server for review in pending)
     observed = {row[0]: row for row in sources.state.observed_definitions.summarize_servers()}
     status = report_status(sources.scopes, blocked=group_blocked_items(pending, sources.scopes)).servers
     here = {server.name: server for server in status}
-    servers: list[ObservedServer] = []
+    servers: list[ServerRow] = []
     for name in sorted({*observed, *here}, key=lambda name: (name.casefold(), name)):
         _, items, blocked, seen = observed.get(name, (name, None, 0, None))
         servers.append(
-            ObservedServer(
+            ServerRow(
                 name=name,
                 id=identify_server(name),
                 items=items,
@@ -106,28 +107,32 @@ def build_server_page(sources: Sources, _: DashboardRequest, server_id: str) -> 
 
 def build_tools_page(sources: Sources, request: DashboardRequest) -> PageContent:
     """Build the search over the tools of all servers."""
-    query = request.query.get("q", "").strip()
-    if len(query) > _MAX_QUERY:
-        raise PinwardenError("USAGE", f"a search has at most {_MAX_QUERY} characters")
-    words = query.lower().split()[:_MAX_WORDS]
-    found = search_tools(sources, words)
+    found = search_tools(sources, read_words(request))
     values: Values = {
-        "query": query,
-        "items": found[:_MAX_TOOLS],
-        "more": len(found) > _MAX_TOOLS,
-        "limit": _MAX_TOOLS,
+        "query": request.query.get("q", "").strip(),
+        "items": found[:MAX_TOOLS],
+        "more": len(found) > MAX_TOOLS,
+        "limit": MAX_TOOLS,
     }
     return PageContent(template="tools.html", values=values)
 
 
-def search_tools(sources: Sources, words: list[str]) -> list[ObservedItem]:
+def read_words(request: DashboardRequest) -> list[str]:
+    """Return the words to search for, in lower case."""
+    query = request.query.get("q", "").strip()
+    if len(query) > _MAX_QUERY:
+        raise PinwardenError("USAGE", f"a search has at most {_MAX_QUERY} characters")
+    return query.lower().split()[:_MAX_WORDS]
+
+
+def search_tools(sources: Sources, words: list[str]) -> list[ItemRow]:
     """Return tools with all words, by name. One more than a page has shows that there are more."""
-    sightings = sources.state.observed_definitions.search_tools(words, 4 * _MAX_TOOLS)
+    sightings = sources.state.observed_definitions.search_tools(words, 4 * MAX_TOOLS)
     matching = [sighting for sighting in sightings if all(word in sighting.definition.lower() for word in words)]
-    return describe_items(matching)[: _MAX_TOOLS + 1]
+    return describe_items(matching)[: MAX_TOOLS + 1]
 
 
-def describe_items(sightings: Iterable[Sighting]) -> list[ObservedItem]:
+def describe_items(sightings: Iterable[Sighting]) -> list[ItemRow]:
     """Return items with their state and their cost in tokens."""
     listed = list(sightings)
     owners: dict[str, set[str]] = {}
@@ -135,7 +140,7 @@ def describe_items(sightings: Iterable[Sighting]) -> list[ObservedItem]:
         if sighting.entity == "tool":
             owners.setdefault(sighting.item, set()).add(sighting.server)
     return [
-        ObservedItem(
+        ItemRow(
             sighting=sighting,
             server_id=identify_server(sighting.server),
             state=_ACTIONS.get(sighting.action, sighting.action),
@@ -146,7 +151,7 @@ def describe_items(sightings: Iterable[Sighting]) -> list[ObservedItem]:
     ]
 
 
-def server_to_json(server: ObservedServer) -> dict[str, Any]:
+def server_to_json(server: ServerRow) -> dict[str, Any]:
     """Return a server as JSON."""
     status = server.status
     states = ("pinned", "approved", "verified", "enforced")
@@ -161,7 +166,7 @@ def server_to_json(server: ObservedServer) -> dict[str, Any]:
     }
 
 
-def item_to_json(item: ObservedItem) -> dict[str, Any]:
+def item_to_json(item: ItemRow) -> dict[str, Any]:
     """Return an item as JSON."""
     sighting = item.sighting
     return {

@@ -33,17 +33,9 @@ class ServerGroup(Record):
 
 def build_queue_page(sources: Sources, request: DashboardRequest) -> PageContent:
     """Build the queue: what is pending, by server, the worst first; or what was decided, the newest first."""
-    view = request.query.get("view") or "pending"
-    level, server = request.query.get("level", ""), request.query.get("server", "")
-    if view not in _VIEWS or level not in ("", *LEVELS):
-        raise PinwardenError("USAGE", "this filter does not exist", hint="Remove the filter from the address.")
-    reviews = sources.state.reviews.select((PENDING,) if view == "pending" else (APPROVED, REJECTED))
-    matching = [
-        review
-        for review in reviews
-        if level in ("", get_level(review)) and server in ("", identify_server(review.server))
-    ]
-    matching.sort(key=_sort_pending if view == "pending" else _sort_decided)
+    view, level, server = _read_filter(request)
+    reviews = _select_view(sources, view)
+    matching = _filter(reviews, request)
     number, last = read_page_number(request), max(1, -(-len(matching) // _PAGE))
     shown = matching[(number - 1) * _PAGE : number * _PAGE]
     values: Values = {
@@ -61,6 +53,34 @@ def build_queue_page(sources: Sources, request: DashboardRequest) -> PageContent
         "last": last,
     }
     return PageContent(template="queue.html", values=values)
+
+
+def select_reviews(sources: Sources, request: DashboardRequest) -> list[Review]:
+    """Return the changes that a query selects: pending ones, the worst first, or decided ones, the newest first."""
+    return _filter(_select_view(sources, _read_filter(request)[0]), request)
+
+
+def _read_filter(request: DashboardRequest) -> tuple[str, str, str]:
+    """Return the view, the severity and the server that the query names."""
+    view = request.query.get("view") or "pending"
+    level, server = request.query.get("level", ""), request.query.get("server", "")
+    if view not in _VIEWS or level not in ("", *LEVELS):
+        raise PinwardenError("USAGE", "this filter does not exist", hint="Remove the filter from the address.")
+    return view, level, server
+
+
+def _select_view(sources: Sources, view: str) -> list[Review]:
+    return sources.state.reviews.select((PENDING,) if view == "pending" else (APPROVED, REJECTED))
+
+
+def _filter(reviews: list[Review], request: DashboardRequest) -> list[Review]:
+    view, level, server = _read_filter(request)
+    matching = [
+        review
+        for review in reviews
+        if level in ("", get_level(review)) and server in ("", identify_server(review.server))
+    ]
+    return sorted(matching, key=_sort_pending if view == "pending" else _sort_decided)
 
 
 def build_review_page(
