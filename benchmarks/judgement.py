@@ -9,7 +9,7 @@ has one JSON object per line:
 - ``servers*.jsonl``: published servers (``surface``)
 - ``upgrades*.jsonl``: two releases of a published server (``before``, ``after``)
 - ``edits*.jsonl``: small malicious edits of published servers (``before``, ``after``); ``aware`` if the author of the
-  edit knew the rules
+  edit knew the rules. An edit may have ``server`` (the id of a published server) and ``changed`` (tools) instead.
 
 ``part`` says which part of the split by source a case belongs to. Rules and weights were built on ``train``, and
 variants were compared on ``development``.
@@ -24,6 +24,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,22 @@ def measure(folder: Path) -> Measurement:
 def load_cases(folder: Path, kind: str) -> Iterator[Case]:
     for path in sorted(folder.glob(f"{kind}*.jsonl")):
         with path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+            yield from (_expand(json.loads(line)) for line in lines)
+
+
+def _expand(case: Case) -> Case:
+    """Add both surfaces to an edit that only has the changed tools and the id of a published server."""
+    if "changed" not in case:
+        return case
+    before = _read_published_surfaces()[case["server"]]
+    changed = {tool["name"]: tool for tool in case["changed"]}
+    tools = [changed.pop(tool["name"], tool) for tool in before["tools"]]
+    return {**case, "before": before, "after": {**before, "tools": [*tools, *changed.values()]}}
+
+
+@cache
+def _read_published_surfaces() -> dict[str, Listing]:
+    return {case["id"]: case["surface"] for case in load_cases(DATA, "servers")}
 
 
 def group_cases(cases: Sequence[Case], member: str) -> dict[str, list[int]]:

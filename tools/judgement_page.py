@@ -34,29 +34,33 @@ the files.
 | what | published | held out | from |
 |---|---|---|---|
 | poisoned definitions, in 13 languages, at any place of a definition | {attacks} | {held_out_attacks} | \
-written for this project by authors of different style; held out: one author |
+written for this project by authors of different style |
 | honest definitions that resemble an attack | {honest} | {held_out_honest} | the same authors |
 | published servers (their tools) | {servers} ({tools}) | {held_out_servers} ({held_out_tools}) | npm and PyPI |
-| honest upgrades | {upgrades} | {held_out_upgrades} | two releases of a published server |
-| malicious edits of published servers | {edits} | {held_out_edits} | \
-written for this project, most with knowledge of the rules |
+| honest upgrades | {upgrades} | {held_out_upgrades} | two releases of a published server, up to eight releases apart |
+| malicious edits of published servers | {edits} | {held_out_edits} | written for this project |
 
 The split is by source, and was made before rules and weights were changed: an author or publisher is either in `train`,
-in `development`, or held out. The held-out part is not published, so that nothing can be fitted to it. Only its figures
-say how Pinwarden judges text that its rules were not built on. Definitions of packages are published only if their
-licence allows copies.
+in `development`, or held out. Only the held-out figures say how Pinwarden judges text that its rules were not built on.
+Definitions of packages are published only if their licence allows copies.
 
-The held-out part is the second one. It was scored three times. The first score was 169/220 attacks (77%), 25/120 honest
-texts that resemble an attack (21%), 1/266 honest tools and 1/12 upgrades. Tests then showed false alarms in plain
-descriptions, and 131 honest sentences were added to training in two steps, with the earlier scores known. So take the
-first score as the blind one. The figures below are the third, of the present weights; nothing changed after it. The
-weights before this training find 154/220 (70%) of the same attacks, with warnings for 24/120 honest texts (20%) and for
-none of the 266 honest tools; that was measured afterwards, for comparison.
+The held-out servers and upgrades are the third part. `tools/collect_surfaces.py` collected them, and
+`tools/split_surfaces.py` split them by publisher, the first ones by the hash of the name. After someone had looked at
+the development half (32 publishers, 21 upgrades), all later publishers were held out. The held-out half was scored
+once, after the last change of a rule. Two of its 19 upgrades change nothing. The version before the repairs has the
+same 0 of 19 there and 12 of 665 tools with a warning; on the 21 development upgrades, the repairs took critical
+changes from 6 to 0, and warnings from 25 to 19 of 1,253 tools. So the 19 say that honest upgrades are rarely critical
+(with 19 of them, a true rate of up to 15% would not be surprising), not that the repairs help.
 
-The first held-out part (397 attacks, 46 servers with 927 tools, 39 upgrades, 66 edits) no longer exists. Its figures
-with the weights of that day were 52% of the attacks (57% of a blind author), 0.43% of the honest tools, 15% of the
-upgrades with a critical change before anything was fitted to them, and 79% of the edits critical (78% of the aware
-ones).
+The held-out edits are in `benchmarks/data/judgement/blind`. The person who repaired the rules wrote them first,
+before reading any rule, but knowing this page and the names of the signals; half of them try to avoid what was known.
+They were scored once, after the last change. It is not the work of a stranger.
+
+Attacks are in no held-out part now: the second part (220 attacks by one author, 266 tools, 12 upgrades) no longer
+exists. Its first, blind score was 77% of the attacks, 0.38% of the tools, 1 of 12 upgrades, and 21% of honest texts
+that resemble an attack; the weights were trained with 131 honest sentences since then, and 43 phrase rules were
+removed. The first part (397 attacks, 46 servers with 927 tools, 39 upgrades, 66 edits) was lost too; its figures were
+52% of the attacks (57% of a blind author), 0.43% of the tools, 15% of the upgrades, and 79% of the edits critical.
 
 ## Figures
 
@@ -75,6 +79,26 @@ Published:
 {report}
 ```
 
+## Methods
+
+`python -m tools.compare_methods` compares methods that classify sentences: 951 attacks by six authors and 615 tools of
+44 publishers, in five folds by source, so that each author and publisher is judged by a model that was trained without
+it. Each column allows the same share of honest tools to have a warning.
+
+| method | 0.5% | 1% | 2% |
+|---|---|---|---|
+| a) roles of words, without training | 0% | 2% | 3% |
+| b) linear model: words, pairs of words, roles | 31% | 34% | 48% |
+| b) linear model: words and pairs of words | 42% | 48% | 54% |
+| b) linear model: roles only | 10% | 12% | 19% |
+| c) static embeddings (WordLlama, 256 dimensions, 19 MB), averaged | 7% | 10% | 13% |
+| b) and c) together | 23% | 23% | 35% |
+
+Shares of the attacks that are found, with published data alone. The shipped weights start from an earlier version
+that saw far more honest text, see [the model card](../model-card.md). Three tools decide the first column, so
+differences of ten points mean little there. That roles add nothing here does not fit earlier runs with more honest
+text, and is open.
+
 ## Limits
 
 - The attack texts are written, not observed. Real ones are rarer and often more blatant. All come from one
@@ -82,8 +106,8 @@ Published:
 - An order that a harmless server could give in the same words is not found by its text alone: a default channel, an
   address of the publisher, an upgrade notice. The diff reports such a change for review, so that a person decides.
 - Texts in languages other than English are few. Take the row of one language as a hint, not as a rate.
-- The second held-out servers and upgrades are few, and mix well-known and random published servers, where the first
-  were popular ones. One publisher with long texts can move a rate by a percentage point.
+- The held-out servers and upgrades are few. One publisher with long texts can move a rate by a percentage point: 7 of
+  the 10 held-out tools with a warning are of one server with 353 tools.
 - The servers were listed without network and with dummy settings. Servers that need a login to list their tools are
   missing.
 - The published upgrades leave out the largest servers.
@@ -103,7 +127,7 @@ def main(held_out: Path) -> int:
 
 def _count(folder: Path) -> dict[str, str]:
     cases = {kind: list(load_cases(folder, kind)) for kind in SECTIONS}
-    tools = sum(len(case["surface"]["tools"]) for case in cases["servers"])
+    tools = sum(len(case["surface"].get("tools", ())) for case in cases["servers"])
     return {kind: f"{len(rows):,}" for kind, rows in cases.items()} | {"tools": f"{tools:,}"}
 
 

@@ -46,6 +46,15 @@ def test_published_definitions_have_a_licence_that_allows_copies() -> None:
     assert [name for name in names if f"`{name.rpartition('@')[0]}`" not in packages] == []
 
 
+def test_each_blind_edit_changes_one_published_server() -> None:
+    edits = list(load_cases(DATA / "blind", "edits"))
+    assert len({edit["id"] for edit in edits}) == 60
+    for edit in edits:
+        assert edit["before"] in [case["surface"] for case in CASES["servers"]]
+        assert edit["before"] != edit["after"], edit["id"]
+        assert len(edit["after"]["tools"]) - len(edit["before"]["tools"]) in (0, 1)
+
+
 def test_a_source_is_in_one_part_only() -> None:
     parts: dict[str, set[str]] = {}
     for cases in CASES.values():
