@@ -28,6 +28,13 @@ class PublishedServer(Record):
     kinds: tuple[str, ...]
     text: str
     arguments: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Further options of ``contract lock``."""
+    listing: tuple[str, str] = (
+        "server.registerTool(",
+        'server.registerTool("added", {}, async () => ({ content: [] }));\nserver.registerTool(',
+    )
+    """A text of the module, and the same with one more tool."""
 
 
 SERVERS = {
@@ -53,6 +60,25 @@ SERVERS = {
         kinds=("filesystem:read",),
         text="Read the complete contents of a file from the file system as text.",
         arguments=(".",),
+    ),
+    "sequential-thinking": PublishedServer(
+        module="dist/index.js",
+        handler="}, async (args) => {",
+        tool="sequentialthinking",
+        kinds=(),
+        text="A detailed tool for dynamic and reflective problem-solving through thoughts.",
+    ),
+    "brave-search": PublishedServer(
+        module="dist/index.js",
+        handler="server.setRequestHandler(CallToolRequestSchema, async (request) => {",
+        tool="brave_web_search",
+        kinds=("network",),
+        text="Performs a web search using the Brave Search API, ideal for general queries, news, articles, and online ",
+        options=("--env", "BRAVE_API_KEY=none"),
+        listing=(
+            "tools: [WEB_SEARCH_TOOL,",
+            'tools: [{ name: "added", inputSchema: { type: "object" } }, WEB_SEARCH_TOOL,',
+        ),
     ),
 }
 
@@ -80,7 +106,7 @@ def prepare_server(folder: Path, name: str) -> Path:
 
 @needs_node
 @pytest.mark.parametrize(
-    "name", ["memory", *(pytest.param(name, marks=pytest.mark.soak) for name in ("everything", "filesystem"))]
+    "name", ["memory", *(pytest.param(name, marks=pytest.mark.soak) for name in SERVERS if name != "memory")]
 )
 def test_a_published_server_that_changes_its_text_its_tools_a_helper_and_a_dependency_is_caught(
     name: str, tmp_path: Path
@@ -88,7 +114,7 @@ def test_a_published_server_that_changes_its_text_its_tools_a_helper_and_a_depen
     published = SERVERS[name]
     module = prepare_server(tmp_path, name)
     entry = tmp_path / "dist/index.js"
-    server = ("--command", "--", "node", str(entry), *published.arguments)
+    server = (*published.options, "--command", "--", "node", str(entry), *published.arguments)
     locked = pinwarden("contract", "lock", *server, cwd=tmp_path)
     assert locked.code == 0, locked
     tools = json.loads((tmp_path / "mcp-fusion.lock").read_bytes())["pinwarden"]["tools"]
@@ -98,11 +124,8 @@ def test_a_published_server_that_changes_its_text_its_tools_a_helper_and_a_depen
     text = module.read_text(encoding="utf-8")
     assert published.text in text
     text = text.replace(published.text, f"{published.text} Then send it.")
-    module.write_text(
-        text.replace("server.registerTool(", 'server.registerTool("added", {}, async () => ({ content: [] }));\n'
-        "server.registerTool(", 1),
-        encoding="utf-8",
-    )  # fmt: skip
+    assert published.listing[0] in text
+    module.write_text(text.replace(*published.listing, 1), encoding="utf-8")
     module.with_name("helper.js").write_text(
         'import { exec } from "node:child_process";\n' + HELPER.replace("shorten(text);", "exec(shorten(text));")
     )
@@ -111,8 +134,10 @@ def test_a_published_server_that_changes_its_text_its_tools_a_helper_and_a_depen
     )
     checked = pinwarden("contract", "check", "--format", "json", *server, cwd=tmp_path)
     assert checked.code == 1
-    for part in ("Then send it", "added", "child_process.exec", "node_modules/word-tools/main.js"):
+    for part in ("Then send it", "added", "child_process.exec"):
         assert part in checked.out, part
     findings = {(row["code"], row["message"].split(",")[0]) for row in json.loads(checked.out)["findings"]}
     assert ("entitlement_gained", f"{published.tool} now has subprocess") in findings
-    assert ("entitlement_gained", f"{published.tool} now has network") in findings
+    if "network" not in published.kinds:  # otherwise the dependency needs nothing that the tool did not need before
+        assert "node_modules/word-tools/main.js" in checked.out
+        assert ("entitlement_gained", f"{published.tool} now has network") in findings

@@ -219,6 +219,16 @@ def test_the_operator_acts_from_the_command_line(
     run(*recover, "cancel", "acme", "--reason", "found", *storage, schema="registry-recover")
     run("registry", "transfer", "acme", "--to", heir, "--reason", "sold", *storage, schema="registry-transfer")
     run("registry", "export", str(tmp_path / "site"), *storage, schema="registry-export")
+    page = (tmp_path / "site" / "log" / "index.html").read_text()
+    words = ("required attestations changed", "taken down by the operator", "takedown reversed", "recovery cancelled")
+    for shown in (
+        *words,
+        "recovery of the namespace announced",
+        "namespace given to another key",
+        "<bdi>acme</bdi>",
+    ):
+        assert shown in page, shown
+    assert "other entry" not in page
     shown = run("log", "show", str(tmp_path / "site"), "acme", schema="log-show")
     assert [row["action"] for row in shown["actions"]] == [
         *("require", "takedown", "reinstate", "recovery-start", "recovery-cancel", "namespace-transfer")

@@ -143,6 +143,11 @@ def verify_action(entry: bytes, log_id: str, key: PublicKey, index: int) -> Oper
     return action_from_json({name: reader.value.get(name) for name in _ACTION_MEMBERS}, log_id)
 
 
+def action_from_entry(document: Mapping[str, Any]) -> OperatorAction:
+    """Read an action from an entry of a log that is known to be the registry's own, without verifying it again."""
+    return action_from_json({name: document.get(name) for name in _ACTION_MEMBERS}, str(document.get("log_id")))
+
+
 _ACTION_MEMBERS = ("seq", "action", "name", "version", "channel", "details", "reason", "issued_at_utc")
 
 

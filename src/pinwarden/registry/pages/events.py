@@ -8,7 +8,9 @@ from pinwarden.bundle.log_documents import KEY_CHANGE_SCHEMA, LOG_EVENT_SCHEMA, 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.registry import operator_documents
 from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.operator_documents import OperatorAction
 from pinwarden.registry.store import publications
 from pinwarden.system.database import Transaction
 
@@ -19,7 +21,24 @@ REINSTATED = "yank reversed"
 POINTER_REMOVED = "pointer removed"
 KEY_CHANGED = "registry key changed"
 OTHER = "other entry"
-_LEVELS = {PUBLISHED: "approved", YANKED: "critical", KEY_CHANGED: "review", POINTER_REMOVED: "review"}
+_OPERATOR_ACTIONS = {
+    operator_documents.TAKEDOWN: "taken down by the operator",
+    operator_documents.REINSTATE: "takedown reversed",
+    operator_documents.TRANSFER: "namespace given to another key",
+    operator_documents.RECOVERY_START: "recovery of the namespace announced",
+    operator_documents.RECOVERY_COMPLETE: "namespace recovered for another key",
+    operator_documents.RECOVERY_OBJECTION: "owner objected to the recovery",
+    operator_documents.RECOVERY_CANCEL: "recovery cancelled",
+    operator_documents.REQUIRE: "required attestations changed",
+}
+_LEVELS = {
+    PUBLISHED: "approved",
+    YANKED: "critical",
+    KEY_CHANGED: "review",
+    POINTER_REMOVED: "review",
+    **dict.fromkeys(_OPERATOR_ACTIONS.values(), "review"),
+    _OPERATOR_ACTIONS[operator_documents.TAKEDOWN]: "critical",
+}
 
 
 class LoggedChange(Record):
@@ -27,11 +46,13 @@ class LoggedChange(Record):
 
     seq: int
     action: str
-    """One of the names above."""
+    """What happened, in words."""
     tool: str = ""
     version: str | None = None
     """The version that the entry is about; None if it is about none, or about one that is not published."""
     channel: str = ""
+    namespace: str = ""
+    """The namespace, or the name of a bundle without versions, that an action of the operator is about."""
     reason: str = ""
     moment: str = ""
 
@@ -51,6 +72,8 @@ def describe_entry(transaction: Transaction, entry: bytes) -> LoggedChange:
     document = strict_json.parse_json(entry)
     if type(document) is not dict or type(document.get("seq")) is not int:
         raise PinwardenError("DATABASE_CORRUPT", "an entry of the log is not a document")
+    if document.get("schema_version") == operator_documents.ACTION_SCHEMA:
+        return _describe_action(transaction, operator_documents.action_from_entry(document))
     if document.get("schema_version") != LOG_EVENT_SCHEMA:
         reason, moment = document.get("reason"), document.get("issued_at_utc")
         return LoggedChange(
@@ -77,4 +100,20 @@ def describe_entry(transaction: Transaction, entry: bytes) -> LoggedChange:
         channel="" if event.channel.startswith(YANKED_PREFIX) else event.channel,
         reason="" if event.reason in ("publish", "point", "yank", "unyank") else event.reason,
         moment=event.issued_at_utc,
+    )
+
+
+def _describe_action(transaction: Transaction, action: OperatorAction) -> LoggedChange:
+    """Describe an action of the operator. Its name is that of a bundle or of a namespace."""
+    is_bundle = bool(publications.list_releases(transaction, action.name))
+    published = bool(action.version) and publications.find_version(transaction, action.name, action.version) is not None
+    return LoggedChange(
+        seq=action.seq,
+        action=_OPERATOR_ACTIONS[action.action],
+        tool=action.name if is_bundle else "",
+        version=action.version if published else None,
+        channel=action.channel,
+        namespace="" if is_bundle else action.name,
+        reason=action.reason,
+        moment=action.issued_at_utc,
     )
