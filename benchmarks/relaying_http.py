@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -87,7 +87,8 @@ def report() -> str:
         return "\n\n".join((_latency(targets), _throughput(targets)))
 
 
-def _latency(targets: list[Target]) -> str:
+def measure_calls(targets: list[Target]) -> dict[str, list[float]]:
+    """Return the median seconds of a call in each round, by target. The targets take turns in every round."""
     connections = {target.name: target.connect() for target in targets}
     for target in targets:
         answer = [target.call(connections[target.name]) for _ in range(CALLS)][-1]
@@ -105,6 +106,11 @@ def _latency(targets: list[Target]) -> str:
             medians[target.name].append(statistics.median(times))
     for connection in connections.values():
         connection.close()
+    return medians
+
+
+def _latency(targets: list[Target]) -> str:
+    medians = measure_calls(targets)
     direct = medians["direct"]
     added = {
         f"added by {name}": [whole - direct_time for whole, direct_time in zip(times, direct, strict=True)]
@@ -183,14 +189,14 @@ def _time_pipelined_calls(target: Target) -> float:
 @contextmanager
 def _targets(folder: Path, nginx: str) -> Iterator[list[Target]]:
     with ExitStack() as stack:
-        upstream = stack.enter_context(_start_server([sys.executable, "-m", "benchmarks.http_upstream"]))
+        upstream = stack.enter_context(start_upstream())
         floor = stack.enter_context(_nginx(folder, nginx, upstream))
         url = f"http://127.0.0.1:{upstream}/mcp"
         sdk_proxy = stack.enter_context(_start_server([sys.executable, "-m", "benchmarks.sdk_http_proxy", url]))
         uvicorn_relay = stack.enter_context(
             _start_server([sys.executable, "-m", "benchmarks.uvicorn_relay", str(upstream)])
         )
-        port, token = stack.enter_context(_gateway(folder, url))
+        port, token = stack.enter_context(start_gateway(folder, url))
         yield [
             Target("direct", upstream),
             Target("nginx", floor),
@@ -198,6 +204,11 @@ def _targets(folder: Path, nginx: str) -> Iterator[list[Target]]:
             Target("a bare uvicorn relay", uvicorn_relay),
             Target("pinwarden gateway", port, "/mcp/bench", token),
         ]
+
+
+def start_upstream() -> AbstractContextManager[int]:
+    """Start the server that all targets relay to. Yields its port."""
+    return _start_server([sys.executable, "-m", "benchmarks.http_upstream"])
 
 
 @contextmanager
@@ -247,8 +258,11 @@ def _wait_until_listening(port: int) -> None:
 
 
 @contextmanager
-def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
-    """Start the gateway as a user does, with a locked server and an audit log."""
+def start_gateway(folder: Path, url: str, settings: str = "") -> Iterator[tuple[int, str]]:
+    """Start the gateway as a user does, with a locked server and an audit log. Yields its port and a token.
+
+    ``settings`` is the content of its ``pinwarden.toml``.
+    """
     root = folder / "project"
     root.mkdir()
     (root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bench": {"type": "http", "url": url}}}))
@@ -260,6 +274,8 @@ def _gateway(folder: Path, url: str) -> Iterator[tuple[int, str]]:
         )
         if done.returncode not in (0, 1):
             raise AssertionError(f"pinwarden {words[0]}: {done.stderr[-500:]}")
+    if settings:
+        (root / "pinwarden.toml").write_text(settings)
     token_command = subprocess.run(
         [*ours, "gateway", "token", "add", "bench"],
         env=environment,

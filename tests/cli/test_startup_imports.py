@@ -72,3 +72,20 @@ def test_a_plain_ci_run_loads_no_dataclasses_no_fast_encoder_and_no_network(tmp_
     lock = Path(__file__).parents[1] / "vectors/toolpin/locks/npm.claude.mcp-lock.json"
     (tmp_path / "mcp-lock.json").write_bytes(lock.read_bytes())
     assert modules_after("ci", folder=tmp_path) & HEAVY <= {"argparse", "hashlib", "json", "re", "typing"}
+
+
+@pytest.mark.parametrize("words", [("ci",), ("run", "--name", "x", "--", sys.executable, "-c", "pass")])
+def test_ci_and_run_load_nothing_about_identities(words: tuple[str, ...], tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "PATH": "", "PINWARDEN_STATE": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *words],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    loaded = set(done.stderr.decode().split())
+    assert "pinwarden.cli.main" in loaded
+    assert {name for name in loaded if name.startswith(("pinwarden.identity", "jwt"))} == set()
