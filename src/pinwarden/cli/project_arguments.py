@@ -255,3 +255,10 @@ def _find_user_name() -> str | None:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a user id without a name on this machine
         return None
+
+
+def list_client_ids() -> str:
+    """Return the ids that options such as ``--client`` accept, for their help."""
+    from pinwarden.clients.table import CLIENTS
+
+    return ", ".join(CLIENTS)

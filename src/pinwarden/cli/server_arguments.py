@@ -89,13 +89,6 @@ def add_target_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def list_client_ids() -> str:
-    """Return the ids that options such as ``--client`` accept, for their help."""
-    from pinwarden.clients.table import CLIENTS
-
-    return ", ".join(CLIENTS)
-
-
 def add_response_argument(parser: ArgumentParser) -> None:
     """Add ``--response-seconds``: how long a server may take for a response."""
     from pinwarden.gateway.session.deferred import RESPONSE_SECONDS

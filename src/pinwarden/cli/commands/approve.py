@@ -17,11 +17,12 @@ from pinwarden.cli.project_arguments import (
     add_warnings_argument,
     approver_from,
     find_current_project,
+    list_client_ids,
     projects_in_scope,
     read_database,
 )
 from pinwarden.cli.render.text import wrap
-from pinwarden.cli.server_arguments import add_probe_arguments, list_client_ids, probe_options
+from pinwarden.cli.server_arguments import add_probe_arguments, probe_options
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace

@@ -16,8 +16,8 @@ from pinwarden.cli.project_arguments import (
     approver_from,
     find_project_to_extend,
     get_client_scope,
+    list_client_ids,
 )
-from pinwarden.cli.server_arguments import list_client_ids
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:

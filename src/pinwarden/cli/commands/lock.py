@@ -25,10 +25,11 @@ from pinwarden.cli.project_arguments import (
     approver_from,
     find_project_to_extend,
     get_client_scope,
+    list_client_ids,
     names_by_scope,
     project_from,
 )
-from pinwarden.cli.server_arguments import add_probe_arguments, list_client_ids
+from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.cli.undo import add_undo_argument, undo
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 

@@ -219,6 +219,8 @@ class CheckedLists:
 
     def find_budgets(self, tools: CheckedList) -> Mapping[str, CallBudget]:
         """Return what the client may still call of the tools with a limit, by tool name."""
+        if not self._guard.has_call_rules:
+            return {}  # called for every message, so the tools are not gone through
         budgets = (
             (name, self._guard.find_budget(verdict, self._audit.client, self._audit.teams))
             for name, verdict in tools.by_key.items()
