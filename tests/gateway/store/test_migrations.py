@@ -148,6 +148,15 @@ def test_a_database_of_every_earlier_version_is_upgraded_with_its_rows(
             assert (database.columns(), database.indexes()) == upgraded
 
 
+def test_a_review_that_the_first_release_stored_as_waiting_is_pending(database_url: str) -> None:
+    with raw(database_url) as database:
+        make_earlier(database, "gateway", 1)
+        fill(database, ["review"])
+        database.run("UPDATE review SET state = 'waiting'")
+    with closing(open_database(database_url, load_schema("gateway"))) as upgraded:
+        assert upgraded.rows("SELECT state FROM review") == [("pending",)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_listed_tables_are_those_of_the_database(name: str, database_url: str) -> None:
     additions = [name] if name.startswith("registry_") else []

@@ -79,15 +79,19 @@ def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str
     page = _Page(width)
     if not warnings:
         return page.with_line("The scan found no text that looks like an attack.").text()
-    verb = "text looks" if len(warnings) == 1 else "texts look"
-    page.add(f"{len(warnings)} {verb} like an attack:")
+    texts: dict[str, list[Row]] = {}
     for row in warnings:
         entity = row.entity.rpartition(": ")[2]
-        page.add(f"{entity} {row.name}".strip() + f" {row.path}: {row.message} ({row.code})", indent=2)
-        if row.excerpt:
-            page.add(f"> {row.excerpt}", indent=4)
-        elif row.after is not None:
-            page.add(f"> {shorten_middle(row.after, _MAX_VALUE)}", indent=4)
+        texts.setdefault(f"{entity} {row.name}".strip() + f" {row.path}", []).append(row)
+    page.add(f"{len(texts)} {'text looks' if len(texts) == 1 else 'texts look'} like an attack:")
+    for text, rows in texts.items():
+        page.add(f"{text}:", indent=2)
+        for row in rows:
+            page.add(f"{row.message} ({row.code})", indent=4)
+            if row.excerpt:
+                page.add(f"> {row.excerpt}", indent=6)
+            elif row.after is not None:
+                page.add(f"> {shorten_middle(row.after, _MAX_VALUE)}", indent=6)
     return page.text()
 
 
