@@ -130,6 +130,8 @@ def test_every_declared_platform_gets_its_own_wheels_and_shares_the_pure_ones(pr
     fast = [path for path in report["paths"] if path.endswith("/acme_fast.py")]
     folders = ("darwin-arm64", "linux-amd64", "windows-amd64")
     assert fast == [f"python_packages/{name}-py3.12/acme_fast.py" for name in folders]
+    inspected = pinwarden_in(project.variables, "bundle", "inspect", report["archive"], cwd=project.home)
+    assert "is for linux/amd64, darwin/arm64, windows/amd64 with Python 3.12" in inspected.out + inspected.err
     assert [path for path in report["paths"] if path.endswith("/acme_win.py")] == [
         "python_packages/windows-amd64-py3.12/acme_win.py"
     ]

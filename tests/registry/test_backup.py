@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,7 @@ from pinwarden.system.clock import wall_clock
 from tests.docs.schemas import problems
 from tests.registry.replica import Replica, identity_of, publish_over_http, reader, writer
 from tests.registry.world import ACME, REGISTRY_KEY, World, bundle
+from tests.support.needs import needs
 from tests.support.waiting import poll
 
 HEIR = PrivateKey.from_seed(b"h" * 32).public_key.did
@@ -218,6 +221,31 @@ class Load:
             self.read.append(state.edge.size)
 
 
+OTHER_MACHINE = """set -eu
+mkdir /tmp/home
+"$0" -m pinwarden registry restore /tmp/backup --data /tmp/data --seen /tmp/seen.json >&2
+"$0" -m pinwarden registry serve --data /tmp/data --port 8470 --probe never > /tmp/served &
+until [ "$(wc -l < /tmp/served)" -ge 3 ]; do sleep 0.05; done
+"$0" -m pinwarden log verify http://127.0.0.1:8470/ --registry-key "$1" --format json
+"""
+
+
+def restored_on_another_machine(folder: Path, key: str) -> Any:
+    """Restore and serve a backup where the first registry's files and network do not exist; verify the log there."""
+    repository = Path(__file__).parents[2]
+    shown = [str(path) for path in (repository, Path(sys.prefix)) for _ in range(2)]
+    command = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--unshare-all"]
+    command += ["--die-with-parent", "--hostname", "elsewhere", "--setenv", "HOME", "/tmp/home"]
+    command += ["--ro-bind", *shown[:2], "--ro-bind", *shown[2:], "--chdir", "/tmp"]
+    for name in ("backup", "seen.json"):
+        command += ["--ro-bind", str(folder / name), f"/tmp/{name}"]
+    command += ["--", "sh", "-c", OTHER_MACHINE, sys.executable, key]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs("bwrap", install="apt-get install bubblewrap")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_operator_actions_and_backup_under_load_and_restore_elsewhere(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -271,3 +299,6 @@ def test_operator_actions_and_backup_under_load_and_restore_elsewhere(
         assert follow_log(reader(second.url), grown.state, options).new_count == 1
     finally:
         second.kill()
+    verified = restored_on_another_machine(tmp_path, load.identity.key.did)
+    assert problems("log-verify", verified) == []
+    assert verified["size"] == facts["log_size"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,7 @@ def inspect_bundle(files: BundleFiles) -> Report:
         exit_code=EXIT_CLEAN,
         notes=(
             f"starts with {descriptor.runtime}: {descriptor.target}; requests {requested}",
+            *_describe_supported(descriptor),
             *(f"{row['path']}  {row['size_bytes']} bytes" for row in rows[:_MAX_LISTED_FILES]),
             *(
                 [f"and {len(rows) - _MAX_LISTED_FILES} more; --format json lists all"]
@@ -177,6 +178,14 @@ def inspect_bundle(files: BundleFiles) -> Report:
 
 
 _MAX_LISTED_FILES = 20
+
+
+def _describe_supported(descriptor: BundleDescriptor) -> Iterator[str]:
+    """Yield what a bundle with code or packages for certain platforms runs on."""
+    supported = descriptor.supported
+    if supported.platforms or supported.python:
+        python = f" with Python {', '.join(supported.python)}" if supported.python else ""
+        yield f"is for {', '.join(supported.platforms) or 'every platform'}{python}"
 
 
 def verify_bundle(files: BundleFiles) -> Report:
