@@ -110,7 +110,7 @@ def write_config(path: Path, count: int, servers: HttpServers, *, hostile_share:
 
 WORKER_OPTIONS = (
     *("--allow-execute", "--allow-connect", "--allow-private", "--allow-plain-http"),
-    *("--timeout", str(TIMEOUT_SECONDS), "--retry-after", "0.5", "--lost-after", "3", "--per-second", "1000"),
+    *("--timeout", str(TIMEOUT_SECONDS), "--retry-after", "0.5", "--lost-after", "5", "--per-second", "1000"),
 )
 
 

@@ -104,8 +104,8 @@ def _list_config(path: Path, document: Any) -> SourceListing:
     source = name_source(str(path))
     servers, unusable = [], []
     for server in _read_configured(path, document):
-        if server.target is None or server.disabled or not server.name or len(server.name) > _MAX_NAME:
-            unusable.append((server.name[:_MAX_NAME], server.problem or "it is disabled or has no usable name"))
+        if server.target is None or server.disabled or not _is_usable_name(server.name):
+            unusable.append((ascii(server.name[:_MAX_NAME]), server.problem or "it is disabled or has no usable name"))
             continue
         folder = str(path.parent.resolve()) if isinstance(server.target, StdioTarget) else ""
         spec = {"client": server.client, "config": redact_entry(server.entry)}
@@ -115,6 +115,11 @@ def _list_config(path: Path, document: Any) -> SourceListing:
     if not servers and not unusable:
         raise PinwardenError("TARGET_INVALID", f"{path} has no servers", hint="Name a lock or a client's file.")
     return SourceListing(servers=tuple(servers), unusable=tuple(unusable))
+
+
+def _is_usable_name(name: str) -> bool:
+    """Whether both databases can store a name."""
+    return 0 < len(name) <= _MAX_NAME and name.isprintable() and name.encode("utf-8", "ignore").decode() == name
 
 
 def _read_configured(path: Path, document: Any) -> Iterator[ConfiguredServer]:
@@ -152,9 +157,12 @@ def _sort_entries(address: str, rows: Iterable[RegistryEntry], updated_since: st
     removed: list[str] = []
     unusable: list[tuple[str, str]] = []
     for row in rows:
-        name = str(row["server"].get("name", ""))[:_MAX_NAME]
+        name = ascii(str(row["server"].get("name", ""))[:_MAX_NAME])
         try:
             declared = parse_server_entry(row, source="census")
+            if not _is_usable_name(declared.name):
+                unusable.append((name, "it has no usable name"))
+                continue
             if declared.status == "deleted":
                 removed.append(f"{address}#{declared.name}")
                 continue

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pinwarden.census.observation import ServerObservation
 
 _MEMORY_MEGABYTES = 2048
+_MIN_MEGABYTES, _MAX_MEGABYTES = 64, 1_048_576
 _TIMEOUT_SECONDS = 60.0
+_MAX_PER_SECOND = 10_000
 
 
 def _add_database_argument(parser: ArgumentParser) -> None:
@@ -191,8 +193,8 @@ def _find_database(args: Namespace) -> str:
 def _read_access(args: Namespace) -> CensusAccess:
     from pinwarden.census.census import CensusAccess
 
-    if args.per_second <= 0:
-        raise PinwardenError("USAGE", "--per-second must be a number above 0")
+    if not 0 < args.per_second <= _MAX_PER_SECOND:
+        raise PinwardenError("USAGE", f"--per-second must be a number above 0, and at most {_MAX_PER_SECOND}")
     return CensusAccess(
         allow_private=args.allow_private,
         allow_plain_http=args.allow_plain_http,
@@ -204,6 +206,8 @@ def _read_access(args: Namespace) -> CensusAccess:
 def _read_examination(args: Namespace) -> ExaminationOptions:
     from pinwarden.census.examination import ExaminationOptions, build_probe_options
 
+    if not _MIN_MEGABYTES <= args.memory <= _MAX_MEGABYTES:
+        raise PinwardenError("USAGE", f"--memory must be a number from {_MIN_MEGABYTES} to {_MAX_MEGABYTES}")
     probe = build_probe_options(
         allow_execute=args.allow_execute,
         allow_private=args.allow_private,
