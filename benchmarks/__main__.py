@@ -13,6 +13,7 @@ from benchmarks import (
     census,
     contracts,
     core,
+    dashboard,
     detection,
     entitlements,
     gate,
@@ -55,6 +56,7 @@ REPORTS: dict[str, Callable[[], str]] = {
     "publishing": registry.publishing_report,
     "searching": registry.searching_report,
     "reading": registry.reading_report,
+    "dashboard": dashboard.report,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Any
 
 from pinwarden.core.record import replace
@@ -18,7 +17,7 @@ APPROVED = {**SEARCH, "description": f"Search the notes. {'Plain words. ' * 200}
 HOSTILE: dict[str, Any] = {
     "name": "search",
     "title": HOSTILE_TEXT,
-    "description": f"{APPROVED['description']} {HOSTILE_TEXT} {LONG_WORD}",
+    "description": f"{APPROVED['description']} {HOSTILE_TEXT} {LONG_WORD[:40_000]}",
     "inputSchema": {
         "type": "object",
         "properties": {HOSTILE_TEXT: PARAMETER, "limit": {"type": "integer", "maximum": 1000, "enum": [HOSTILE_TEXT]}},
@@ -51,9 +50,7 @@ def fill(world: ReviewWorld) -> dict[str, str]:
     world.lock_server(APPROVED)
     world.use()
     world.serve(APPROVED)
-    for served in ([HOSTILE, NAMED, CALM], [HOSTILE, NAMED, CALM, UNREADABLE], [HOSTILE, NAMED, CALM, UNREADABLE, NUL]):
-        with suppress(UnicodeError):  # the scripted listing cannot hold every text
-            world.serve(*served, instructions=HOSTILE_TEXT)
+    world.serve(HOSTILE, NAMED, CALM, UNREADABLE, NUL, instructions=HOSTILE_TEXT)
     made = GatewayToken(digest="0" * 64, client="laptop", servers=(HOSTILE_TEXT,), made_at="2026-07-20T12:00:00.000Z")
     world.state.tokens.add(made)
     world.state.tokens.add(replace(made, digest="1" * 64, client="desk", teams=(HOSTILE_TEXT,)))

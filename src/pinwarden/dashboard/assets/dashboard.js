@@ -4,7 +4,7 @@
 (() => {
   const script = document.currentScript;
 
-  // Keys: j and k move between changes. They do nothing while somebody types, and none of them decides.
+  // Keys: j and k move between changes. They do nothing while a person types, and none of them decides.
   const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
   const move = (step) => {
     const stops = [...document.querySelectorAll("[data-stop]")];
