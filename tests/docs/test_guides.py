@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def real_packages(folder: Path) -> Iterator[dict[str, str]]:
     tags = [tag.platform for tag in list_tags(Target(platform=detect_platform(), python=detect_python()))]
     platforms = [word for tag in dict.fromkeys(tags) if tag != "any" for word in ("--platform", tag)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", *platforms]
-    subprocess.run([*command, "-d", str(folder), "mcp>=2,<3"], check=True, capture_output=True, timeout=240)
+    subprocess.run(
+        [*command, "-d", str(folder), f"mcp=={version('mcp')}"], check=True, capture_output=True, timeout=240
+    )
     home = Path.home()
     npm = {"NPM_CONFIG_CACHE": str(home / ".npm"), "NPM_CONFIG_PREFER_OFFLINE": "true"}
     if (home / ".npmrc").is_file():
@@ -99,9 +102,9 @@ def lock_wheels(folder: Path, url: str) -> str:
     """Lock these wheels: the index has them for this platform only, so uv cannot resolve for all platforms from it."""
     text = 'lock-version = "1.0"\ncreated-by = "a test"\n'
     for wheel in sorted(folder.glob("*.whl")):
-        name, version = wheel.name.split("-")[:2]
+        name, release = wheel.name.split("-")[:2]
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        text += f'[[packages]]\nname = "{name.replace("_", "-").lower()}"\nversion = "{version}"\n[[packages.wheels]]\n'
+        text += f'[[packages]]\nname = "{name.replace("_", "-").lower()}"\nversion = "{release}"\n[[packages.wheels]]\n'
         text += f'url = "{url}{wheel.name}"\nhashes = {{ sha256 = "{sha256}" }}\n'
     return text
 

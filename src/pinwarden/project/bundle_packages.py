@@ -20,7 +20,7 @@ from pinwarden.bundle import python_start
 from pinwarden.bundle.bundle_documents import SupportedRuntimes
 from pinwarden.bundle.pack import AddedPackages
 from pinwarden.bundle.platforms import detect_platform, detect_python
-from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
+from pinwarden.bundle.server_manifest import MANIFEST_NAME, PLATFORMS, ServerManifest
 from pinwarden.bundle.source_tree import SourceFile, SourceTree
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -119,6 +119,8 @@ def collect_packages(
         return None
     if any(file.path.startswith(f"{FOLDER}/") for file in tree.files):
         _refuse(f"the folder has a {FOLDER}, where the packages are put", "Remove it")
+    if not server.platforms and detect_platform() not in PLATFORMS:
+        _refuse(f"packages cannot be packed for {detect_platform()}", f'State "platforms" in {MANIFEST_NAME}')
     platforms, pythons = server.platforms or (detect_platform(),), server.python or (detect_python(),)
     targets = [Target(platform=platform, python=python) for platform in platforms for python in pythons]
     locked = _read_lock(folder, tree, context)
