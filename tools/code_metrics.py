@@ -19,8 +19,9 @@ ENTRY_POINTS = {
     f"{PACKAGE}.__main__",
     f"{PACKAGE}.cli.main",
     f"{PACKAGE}.pytest_plugin",
-    f"{PACKAGE}.contract.introspector",  # this one and the next three are started as programs
+    f"{PACKAGE}.contract.introspector",  # this one and the next four are started as programs
     f"{PACKAGE}.contract.javascript_worker",
+    f"{PACKAGE}.demo.notes_server",
     f"{PACKAGE}.gateway.remote_bridge",
     f"{PACKAGE}.system.exec_guard",
 }
