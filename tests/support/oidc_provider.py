@@ -137,7 +137,7 @@ def oidc_provider(
         "users": USERS,
         "clientClaims": {},
         "thinIdTokens": False,
-        "tokenSeconds": 60,
+        "tokenSeconds": 600,
         "clients": [
             {
                 "client_id": "desk",
