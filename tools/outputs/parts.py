@@ -47,7 +47,7 @@ ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
 """The values of ``entity`` in changes and findings."""
 
 
-WITH_NEXT_COMMAND = ("status", "list", "init", "ci", "doctor", "prove", "update", "scan")
+WITH_NEXT_COMMAND = ("status", "list", "init", "ci", "doctor", "prove", "update", "scan", "review list")
 NEXT_COMMAND: Schema = {"type": "string", "description": "The command to run next, quoted for a shell."}
 
 
