@@ -49,6 +49,8 @@ NEEDS_MORE = (
     "pinwarden demo",
     "pinwarden identity login",
     "pinwarden alerts test",
+    "pinwarden fleet join",
+    "pinwarden fleet sync",
 )
 """Examples that need an OCI registry or a terminal, run until they are stopped, or take long: each has its own test."""
 

@@ -89,3 +89,15 @@ def test_ci_and_run_load_nothing_about_identities(words: tuple[str, ...], tmp_pa
     loaded = set(done.stderr.decode().split())
     assert "pinwarden.cli.main" in loaded
     assert {name for name in loaded if name.startswith(("pinwarden.identity", "jwt"))} == set()
+
+
+def test_a_run_without_fleet_and_postgresql_loads_nothing_of_them(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    words = [sys.executable, "-c", PROBE, "run", "--", "true"]
+    done = subprocess.run(
+        words, capture_output=True, check=False, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=60
+    )
+    loaded = set(done.stderr.decode().split())
+    assert "pinwarden.gateway.stdio" in loaded, done.stderr
+    unused = {"psycopg", "urllib3", "pinwarden.system.change_feed", "pinwarden.system.postgresql"}
+    assert not loaded & (unused | {"pinwarden.gateway.fleet_client", "pinwarden.gateway.published_lock"})

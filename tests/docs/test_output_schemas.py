@@ -525,6 +525,14 @@ CASES = (
     case("audit verify", "--head x", code=2, errs=True),
     case("gateway", "--check --listen 127.0.0.1:0 --allow-execute", on=served),
     case("gateway", "--check --listen 127.0.0.1:0", code=3, errs=True),
+    case("fleet device", "add laptop --group team"),
+    case("fleet device", "revoke laptop", code=2, errs=True),
+    case("fleet leave"),
+    case("fleet leave", "now", code=2, errs=True),
+    case("fleet sync", code=2, errs=True),
+    case("fleet join", "https://gateway.example", code=2, errs=True),
+    case("fleet status"),
+    case("fleet status", "now", code=2, errs=True),
     case("gateway token", "add alice --server notes"),
     case("gateway token", "list"),
     case("gateway token", "revoke unknown", code=2, errs=True),
@@ -567,6 +575,8 @@ CASES = (
 
 
 ELSEWHERE = {
+    "fleet join": "tests/gateway/test_fleet.py",
+    "fleet sync": "tests/gateway/test_fleet.py",
     "install": "tests/install/test_commands.py",
     "identity check": "tests/identity/test_commands.py",
     "identity login": "tests/identity/test_commands.py",

@@ -198,6 +198,60 @@ def alerts_retry() -> Schema:
     return output("alerts retry", exactly({"retried": COUNT}))
 
 
+def fleet_device() -> Schema:
+    body = exactly({"name": FULL_TEXT, "group": FULL_TEXT, "revoked_at": or_null(FULL_TEXT)}, {"token": FULL_TEXT})
+    return output("fleet device", body)
+
+
+def fleet_join() -> Schema:
+    body = exactly(
+        {
+            "url": FULL_TEXT,
+            "name": FULL_TEXT,
+            "group": FULL_TEXT,
+            "has_policy": TRUTH,
+            "fail_closed": or_null(COUNT),
+        }
+    )
+    return output("fleet join", body, "How this machine follows the company's gateway.")
+
+
+def fleet_leave() -> Schema:
+    return output("fleet leave", exactly({"left": or_null(FULL_TEXT)}))
+
+
+def fleet_sync() -> Schema:
+    return output("fleet sync", exactly({"events": COUNT}), "The number of events that were sent.")
+
+
+def fleet_status() -> Schema:
+    server = exactly(
+        {
+            "server": FULL_TEXT,
+            **dict.fromkeys(("client", "version", "surface", "lock"), or_null(FULL_TEXT)),
+            "pending_reviews": COUNT,
+            "started": FULL_TEXT,
+            "drift": TRUTH,
+        }
+    )
+    device = exactly(
+        {
+            **dict.fromkeys(("name", "group"), FULL_TEXT),
+            **dict.fromkeys(("host", "program"), TEXT),
+            **dict.fromkeys(("policy", "last_seen"), or_null(FULL_TEXT)),
+            "servers": array(server),
+        }
+    )
+    drift = exactly(
+        {
+            **dict.fromkeys(("group", "server"), FULL_TEXT),
+            **dict.fromkeys(("version", "surface"), or_null(FULL_TEXT)),
+            "devices": array(FULL_TEXT, minItems=1),
+        }
+    )
+    return output("fleet status", exactly({"devices": array(device), "drift": array(drift)}))
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review list": review_list,
     "review show": review_show,
@@ -206,6 +260,11 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review reopen": review_reopen,
     "gateway": gateway,
     "gateway token": gateway_token,
+    "fleet device": fleet_device,
+    "fleet join": fleet_join,
+    "fleet leave": fleet_leave,
+    "fleet sync": fleet_sync,
+    "fleet status": fleet_status,
     "alerts test": alerts_test,
     "alerts list": alerts_list,
     "alerts retry": alerts_retry,

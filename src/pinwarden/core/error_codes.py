@@ -232,6 +232,43 @@ GENERAL_CODES = (
         "Check the address and the secret, and whether this machine may connect to the host.",
     ),
     ErrorCode(
+        "DEVICE_UNKNOWN",
+        EXIT_USAGE,
+        "There is no device with this name or token, or its token was revoked.",
+        "See the machines with pinwarden fleet status. Add one: pinwarden fleet device add NAME",
+    ),
+    ErrorCode(
+        "DEVICE_TOKEN_USED",
+        EXIT_REFUSED,
+        "Another machine, or another state folder, uses this device token.",
+        "Give each machine a token of its own: pinwarden fleet device add NAME",
+    ),
+    ErrorCode(
+        "FLEET_NOT_JOINED",
+        EXIT_USAGE,
+        "This machine does not follow a company's gateway.",
+        "Join: pinwarden fleet join URL",
+    ),
+    ErrorCode(
+        "FLEET_REPORT_INVALID",
+        EXIT_REFUSED,
+        "The report of a machine is malformed, so the company's gateway stored nothing from it.",
+        "Use the same release of Pinwarden on the machine and on the gateway.",
+    ),
+    ErrorCode(
+        "FLEET_REFUSED",
+        EXIT_REFUSED,
+        "The company's gateway does not accept this machine's token or report, or its response is invalid.",
+        "Ask for a new device token, and join again: pinwarden fleet join URL",
+    ),
+    ErrorCode(
+        "FLEET_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The company's gateway cannot be reached. The last known policy applies; with --fail-closed, everything is "
+        "blocked after a while.",
+        "Check the network and the address, then run: pinwarden fleet sync",
+    ),
+    ErrorCode(
         "AUDIT_INVALID",
         EXIT_UNCHECKED,
         "An entry of the audit log is malformed, or a newer release wrote it.",

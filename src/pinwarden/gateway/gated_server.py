@@ -18,6 +18,7 @@ from pinwarden.gateway.inside_server import MARK
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
+    from pinwarden.gateway.fleet_client import FleetFollower
     from pinwarden.gateway.guard import ApprovedSource
     from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
@@ -81,7 +82,8 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
 
         sys.setswitchinterval(_SWITCH_SECONDS)
         state = open_state(project, gated.options.database)
-        policy = gated.policy
+        fleet = _find_fleet(state, project)
+        policy = gated.policy if fleet is None else fleet.tighten(gated.policy)
         service_log = ServiceLog(print_line, level=gated.options.log_level, log_format=gated.options.log_format)
         if warning := policy.describe_unblocked_content():
             service_log.warning(warning)
@@ -94,27 +96,51 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
                 limits=AuditLimits(gather_seconds=_GATHER_SECONDS),
             ) as log,
         ):
-            shared = state.open_shared_approvals(project.lock) if gated.has_approved_surface else None
-            guard = Guard(gated.server, _open_source(project, gated, state, shared), policy)
+            shared = _open_shared_approvals(project, gated, state, fleet)
+            guard = Guard(gated.server, _open_source(project, gated, state, shared, fleet), policy)
             session = Session(guard, name=os.urandom(12).hex(), response_seconds=gated.options.response_seconds)
             recorder = Recorder(log, lambda: state.open_sighting_recorder(gated.server, baseline), service_log.error)
             try:
                 relay = StdioRelay(session, recorder, process, service_log)
                 if shared is not None:
                     shared.start()
+                if fleet is not None:
+                    fleet.start(project, gated, guard, service_log.warning)
                 _record_lifecycle(log, STARTED, session, "")
                 code = relay.run()
                 _record_lifecycle(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
                 return code
             finally:
-                if shared is not None:
-                    shared.close()
+                _close_threads(shared, fleet)
                 recorder.close()
                 service_log.close(_LOG_FLUSH_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def _open_shared_approvals(
+    project: Project, gated: GatedServer, state: GatewayState, fleet: FleetFollower | None
+) -> SharedApprovals | None:
+    if not gated.has_approved_surface:
+        return None
+    return state.open_shared_approvals(project.lock, table=None if fleet is None else fleet.open_approvals)
+
+
+def _close_threads(*threads: SharedApprovals | FleetFollower | None) -> None:
+    for thread in threads:
+        if thread is not None:
+            thread.close()
+
+
+def _find_fleet(state: GatewayState, project: Project) -> FleetFollower | None:
+    """Return what makes this machine follow the company's gateway; None if it has not joined a fleet."""
+    if not (state.folder / "fleet").is_dir():
+        return None
+    from pinwarden.gateway.fleet_client import FleetFollower
+
+    return FleetFollower.find(state, project.variables)
 
 
 def _record_lifecycle(log: AuditLog, kind: str, session: Session, reason: str) -> None:
@@ -128,15 +154,20 @@ def _record_lifecycle(log: AuditLog, kind: str, session: Session, reason: str) -
 
 
 def _open_source(
-    project: Project, gated: GatedServer, state: GatewayState, shared: SharedApprovals | None
+    project: Project,
+    gated: GatedServer,
+    state: GatewayState,
+    shared: SharedApprovals | None,
+    fleet: FleetFollower | None,
 ) -> ApprovedSource:
+    from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
+
+    source: ApprovedSource
     if gated.has_approved_surface:
-        from pinwarden.gateway.approved_sources import LockApprovals
-
-        return LockApprovals(project.lock, gated.server, gated.client, shared)
-    from pinwarden.gateway.approved_sources import FirstUseApprovals
-
-    return FirstUseApprovals(gated.server, state.trusted_surfaces)
+        source = LockApprovals(project.lock, gated.server, gated.client, shared)
+    else:
+        source = FirstUseApprovals(gated.server, state.trusted_surfaces)
+    return source if fleet is None else fleet.wrap(source)
 
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:

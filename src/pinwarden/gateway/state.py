@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
+    from pinwarden.gateway.store.devices import Devices
     from pinwarden.gateway.store.published_locks import PublishedLocks
     from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
     from pinwarden.gateway.store.tokens import Tokens
@@ -100,6 +101,22 @@ class GatewayState:
         return database
 
     @cached_property
+    def chain_database(self) -> Database:
+        """The database of the audit log, for a gateway that appends the events of other machines."""
+        return self._open("audit")
+
+    @cached_property
+    def _devices_database(self) -> Database:
+        return self._open("devices")
+
+    @cached_property
+    def devices(self) -> Devices:
+        """The machines that follow this gateway."""
+        from pinwarden.gateway.store.devices import Devices
+
+        return Devices(self._devices_database)
+
+    @cached_property
     def _database(self) -> Database:
         return self._open("gateway")
 
@@ -174,14 +191,19 @@ class GatewayState:
         return self._database.open_feed()
 
     def open_shared_approvals(
-        self, lock: Path, *, applies: bool = True, feed: ChangeFeed | None = None
+        self,
+        lock: Path,
+        *,
+        applies: bool = True,
+        feed: ChangeFeed | None = None,
+        table: Callable[[], Approvals] | None = None,
     ) -> SharedApprovals:
-        """Return the shared approvals for the gateway of a lockfile."""
+        """Return the shared approvals for the gateway of a lockfile. ``table`` replaces those of the database."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
-        return SharedApprovals(
-            lambda: self.approvals, self.get_lock_location(lock), lambda: int(time.time()), applies=applies, feed=feed
-        )
+        location = self.get_lock_location(lock)
+        table = table or (lambda: self.approvals)
+        return SharedApprovals(table, location, lambda: int(time.time()), applies=applies, feed=feed)
 
     @contextmanager
     def exclude_other_approvals(self) -> Iterator[None]:

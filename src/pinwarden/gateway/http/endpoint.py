@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
@@ -78,6 +78,8 @@ class Endpoint:
         self.public_pages: dict[str, Page] = {}
         """Public pages, by path."""
         self.pages: dict[str, Page] = {}
+        self.services: dict[str, Callable[[Request, Reply], Coroutine[Any, Any, None]]] = {}
+        """Services that authenticate their senders themselves, by path."""
         self.routes: dict[bytes, CachedRoute] = {}
         """Cached routes of tool calls, by the exact bytes of the request head."""
         self.requests = 0
@@ -136,6 +138,10 @@ class Endpoint:
             if is_preflight(request.method, request.headers):
                 reply.send(200, headers=build_preflight_headers(request.headers))
                 return
+        service = self.services.get(request.path)
+        if service is not None:
+            self._manager.run_task(service(request, reply))
+            return
         page = self.public_pages.get(request.path)
         client = None if page is not None else self.access.authenticate(request.headers, request.path)
         if client is not None:

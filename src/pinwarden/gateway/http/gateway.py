@@ -15,6 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import plural
 from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
+from pinwarden.gateway.fleet_service import SYNC_PATH, FleetService
 from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient
@@ -108,6 +109,7 @@ class HttpGateway:
         self._feed: ChangeFeed | None = None
         self._resource_server: ResourceServer | None = None
         self._key_generation = 0
+        self._fleet: FleetService | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
         """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
@@ -159,6 +161,8 @@ class HttpGateway:
             "/healthz": status_pages.build_health_page,
             "/readyz": status_pages.build_readiness_page,
         }
+        self._fleet = FleetService(self._state, lambda: self._project)
+        endpoint.services = {SYNC_PATH: self._fleet.handle}
         endpoint.pages = {"/metrics": status_pages.build_metrics_page}
         serving.periodic += [self._reload, self._expire_tokens]
         await self._check_approvals(manager)
@@ -172,6 +176,8 @@ class HttpGateway:
         self._factory.close()
         if self._shared is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
+        if self._fleet is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._fleet.close)
         if self._feed is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._feed.close)
         if self._clients is not None:

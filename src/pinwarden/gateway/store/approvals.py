@@ -69,8 +69,8 @@ _COLUMNS = ", ".join(field_names(StoredApproval))
 _MARKS = ", ".join("?" for _ in field_names(StoredApproval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
-ChangeMark = tuple[int, int, int]
-"""Count, maximum and sum of the sequence numbers. Every change alters at least one of the three values."""
+ChangeMark = tuple[int, ...]
+"""Count, maximum and sum of the sequence numbers. Every change alters at least one of the values."""
 
 
 def assign_name(approval: StoredApproval) -> StoredApproval:
@@ -87,6 +87,11 @@ class Approvals:
 
     def __str__(self) -> str:
         return str(self._database)
+
+    @property
+    def database(self) -> Database:
+        """The database of the tables."""
+        return self._database
 
     def record(self, approvals: Iterable[StoredApproval]) -> None:
         """Store approvals as the newest decisions about their definitions."""
