@@ -178,6 +178,7 @@ class TestNextSteps:
 
     def test_a_file_that_is_not_an_audit_export_is_named(self, world: World) -> None:
         (world.root / "notes.txt").write_text("no log\n")
+        assert world.run("gateway", "token", "list").code == 0, "this creates the database"
         outcome = world.run("audit", "verify", "--against", "notes.txt")
         assert (outcome.code, "notes.txt is not a valid export" in outcome.err) == (3, True)
 
