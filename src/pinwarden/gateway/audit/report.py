@@ -56,9 +56,9 @@ def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequenc
 
     If its oldest entries were archived, the chain begins after them. ``exports`` may be archives.
     """
+    earlier = [_EarlierExport(path, heads) for path in exports]
     database = state.audit_database
     start, counts = audit_chain.read_start(database)
-    earlier = [_EarlierExport(path, heads) for path in exports]
     archives = [export for export in earlier if export.head.number <= start.number]
     _refuse_uncovered(heads, start, archives)
     current = [head for head in heads if head.number >= start.number]
