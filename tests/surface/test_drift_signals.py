@@ -431,12 +431,12 @@ def test_the_bytes_of_an_icon_are_not_read_as_words() -> None:
 CAPABILITIES: list[dict[str, Any]] = [{"tools": {}}, {"tools": {}, "prompts": {"listChanged": True}}]
 
 
-def test_one_more_list_is_information_because_its_items_are_reported() -> None:
+def test_one_more_list_waits_for_a_person_as_its_items_do() -> None:
     before, after = (
         surface_from_listing({"serverInfo": {"name": "files", "version": "1"}, "capabilities": given, "tools": [READ]})
         for given in CAPABILITIES
     )
-    assert [(change.kind, change.severity) for change in compare(before, after)] == [("list_offered", "info")]
+    assert [(change.kind, change.severity) for change in compare(before, after)] == [("capability_added", "review")]
 
 
 # Attacks that need more than one sentence, or name no order

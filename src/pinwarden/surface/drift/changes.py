@@ -176,7 +176,6 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("same_meaning", "The notation changed, but the meaning is the same."),
         ("version_changed", "The server states another version."),
         ("identity_unstated", "The server no longer states its name, which was never verified."),
-        ("list_offered", "The server offers one more list. Each item in it is reported by itself."),
         ("capability_removed", "The server no longer offers this capability."),
         (
             "notice_changed",

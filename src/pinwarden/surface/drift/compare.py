@@ -177,7 +177,6 @@ def _quote_name(name: str) -> str:
     return f"'{show_invisible(name[:_MAX_NAME])}'"
 
 
-_LIST_CAPABILITIES = frozenset({"/capabilities/tools", "/capabilities/prompts", "/capabilities/resources"})
 _NOTIFICATION_FLAGS = frozenset({"listChanged", "subscribe"})
 _MAX_VERSION = 40
 _MAX_WORDS_IN_VERSION = 2  # as in 1.0.0-alpha.1+build.7
@@ -244,8 +243,6 @@ def _compare_capabilities(location: ChangeLocation, old: Any, new: Any) -> Itera
         yield location.build_change("notice_changed", old, new)
     elif _is_empty(old) and _is_empty(new) and location.path == "/capabilities":
         yield location.build_change("same_meaning", old, new)
-    elif old is ABSENT and location.path in _LIST_CAPABILITIES and _has_only_flags(new):
-        yield location.build_change("list_offered", old, new)
     elif _has_comparable_members(old, location) and _has_comparable_members(new, location):
         old_members = old if isinstance(old, dict) else {}
         new_members = new if isinstance(new, dict) else {}
@@ -259,12 +256,6 @@ def _compare_capabilities(location: ChangeLocation, old: Any, new: Any) -> Itera
         yield location.build_change("capability_removed", old, new)
     else:
         yield location.build_change("capability_changed", old, new)
-
-
-def _has_only_flags(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        name in _NOTIFICATION_FLAGS and type(flag) is bool for name, flag in value.items()
-    )
 
 
 def _is_empty(value: Any) -> bool:
