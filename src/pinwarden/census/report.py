@@ -14,8 +14,8 @@ from pinwarden.census.queries import CensusFinding, ServerResult
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
+from pinwarden.html.pages import ASSETS, Pages, read_asset
 from pinwarden.system.files import write_atomically
-from pinwarden.web.pages import ASSETS, Pages, read_asset
 
 WEEK = timedelta(days=7)
 SERVERS_PER_PAGE = 500

@@ -42,7 +42,7 @@ from pinwarden.dashboard.pages import (
 from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.audit.chain import read_lines
-from pinwarden.web.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
+from pinwarden.html.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
 
 _THREADS = 8
 _MAX_FORM_BYTES = 256 * 1024  # a reason and a hundred changes

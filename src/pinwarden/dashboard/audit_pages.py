@@ -6,7 +6,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
 from pinwarden.gateway.audit.event import KINDS, LogEntry
 from pinwarden.gateway.audit.report import EntryFilter, read_last_entries
-from pinwarden.web.pages import PageContent
+from pinwarden.html.pages import PageContent
 
 _PAGE = 100
 

@@ -17,9 +17,9 @@ from pinwarden.dashboard.shown_change import check_rendered
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.review import approve_reviews, reject_reviews, reopen_reviews
 from pinwarden.gateway.store.tokens import revoke_tokens
+from pinwarden.html.pages import PageContent
 from pinwarden.project.approval_candidate import SHOWN_IN_DASHBOARD
 from pinwarden.project.lock import Approver
-from pinwarden.web.pages import PageContent
 
 _MAX_REASON = 2000  # characters
 

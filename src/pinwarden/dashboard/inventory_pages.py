@@ -10,9 +10,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items, identify_server
 from pinwarden.gateway.store.reviews import PENDING, Sighting
+from pinwarden.html.pages import PageContent
 from pinwarden.project.status import ServerStatus
 from pinwarden.project.status_report import report_status
-from pinwarden.web.pages import PageContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

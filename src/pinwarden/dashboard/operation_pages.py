@@ -9,8 +9,8 @@ from pinwarden.core.record import Record
 from pinwarden.dashboard.overview import read_part
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
 from pinwarden.gateway.gated_server import load_gateway_policy
+from pinwarden.html.pages import PageContent
 from pinwarden.lock.gateway_policy import DEFAULTS, GatewayPolicy
-from pinwarden.web.pages import PageContent
 
 
 class RunningGateway(Record):

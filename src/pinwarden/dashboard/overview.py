@@ -10,9 +10,9 @@ from pinwarden.core.record import Record
 from pinwarden.dashboard.review_pages import count_levels, group_by_server
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
+from pinwarden.html.pages import PageContent
 from pinwarden.project.status import ServerStatus
 from pinwarden.project.status_report import report_status
-from pinwarden.web.pages import PageContent
 
 _MAX_WAITING = 10
 _MAX_DECISIONS = 5

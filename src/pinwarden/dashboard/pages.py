@@ -10,8 +10,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.dashboard import audit_pages, inventory_pages, operation_pages, overview, review_pages
 from pinwarden.dashboard.access import DashboardSession
 from pinwarden.dashboard.sources import DashboardRequest, Sources
+from pinwarden.html.pages import PageContent, Pages
 from pinwarden.system.clock import wall_clock
-from pinwarden.web.pages import PageContent, Pages
 
 _FOLDER = Path(__file__).parent
 SCRIPT = "assets/dashboard.js"

@@ -10,7 +10,7 @@ from pinwarden.core.record import Record
 from pinwarden.dashboard.shown_change import ChangeView, encode_rendered, show_change, show_changes
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, identify_server
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
-from pinwarden.web.pages import PageContent
+from pinwarden.html.pages import PageContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,10 +11,10 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.review import ShownReview, review_to_json, show_reviews
+from pinwarden.html.items import list_parameters
 from pinwarden.surface.drift.change_words import describe_in_words
 from pinwarden.surface.drift.changes import ABSENT, Change, parse_change
 from pinwarden.surface.drift.summary import summarize_changes
-from pinwarden.web.items import list_parameters
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Row

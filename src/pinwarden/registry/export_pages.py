@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.html.pages import ASSETS
 from pinwarden.registry.pages.compare_page import build_compare_page
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.pages.site import RenderedPage, find_page, render, render_error
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import publications, publishers
 from pinwarden.registry.version_pair import PERMANENT_FAILURES, compare_pair, find_pair
-from pinwarden.web.pages import ASSETS
 
 _INDEX = "index.html"
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.html.pages import ASSETS, PAGE_HEADERS
 from pinwarden.registry.http.comparisons import Comparisons, identify_client
 from pinwarden.registry.http.routes import build_error_response, choose_status_code, find_base_url, refuse_nul_bytes
 from pinwarden.registry.names import check_tool, check_version
@@ -19,7 +20,6 @@ from pinwarden.registry.pages.compare_page import build_compare_page
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.pages.site import COMPARISON_PATH, RenderedPage, find_page, has_page_path, render, render_error
 from pinwarden.registry.registry import Registry
-from pinwarden.web.pages import ASSETS, PAGE_HEADERS
 
 _COMPARE_FORM = re.compile(r"packages/([^/]+)/compare/")
 _PATHS = ("/", "/packages/{path:path}", "/publishers/{path:path}", "/log/{path:path}", "/feed.atom", "/assets/{path}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.record import Record
+from pinwarden.html.pages import PageContent
 from pinwarden.surface.drift.changes import ABSENT, Change, parse_change
-from pinwarden.web.pages import PageContent
 
 _MAX_CHANGES = 200
 _MAX_FILES = 200

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pinwarden.html.pages import PageContent
 from pinwarden.registry.pages.events import LoggedChange, describe_entries
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import pointer_log, publications, publishers
 from pinwarden.system.database import Transaction
-from pinwarden.web.pages import PageContent
 
 ATOM = "application/atom+xml"
 _ENTRIES = 50

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from pinwarden.html.pages import PageContent
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.search import MAX_PAGE, MAX_QUERY_CHARS, PAGE_SIZE, read_page_number, search
 from pinwarden.registry.store import catalog, publishers
 from pinwarden.system.database import Transaction
-from pinwarden.web.pages import PageContent
 
 _ALL = 1_000_000  # a static export has all bundles on one page
 

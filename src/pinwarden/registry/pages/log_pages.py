@@ -10,6 +10,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.signed_note import Checkpoint, TlogProof
 from pinwarden.core.tlog import hash_leaf
+from pinwarden.html.pages import PageContent
 from pinwarden.registry.checkpoint_file import load_key_changes
 from pinwarden.registry.pages.events import LoggedChange, describe_entries, describe_entry
 from pinwarden.registry.pages.page_request import PageRequest
@@ -18,7 +19,6 @@ from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
 from pinwarden.registry.store import pointer_log, publications
 from pinwarden.system.database import Transaction
-from pinwarden.web.pages import PageContent
 
 _ENTRIES = 50
 _MAX_QUERY = 214

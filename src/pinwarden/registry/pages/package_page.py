@@ -9,6 +9,8 @@ from pinwarden.bundle.bundle_documents import BundleDescriptor, parse_descriptor
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
+from pinwarden.html.items import list_parameters
+from pinwarden.html.pages import PageContent
 from pinwarden.registry.names import DEFAULT_CHANNEL
 from pinwarden.registry.official_api import choose_latest_version
 from pinwarden.registry.pages.page_request import PageRequest
@@ -20,8 +22,6 @@ from pinwarden.registry.search import load_surface
 from pinwarden.registry.store import catalog, publications, publishers
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface
 from pinwarden.system.database import Transaction
-from pinwarden.web.items import list_parameters
-from pinwarden.web.pages import PageContent
 
 _MAX_ITEMS = 200  # of each kind; the surface document has all
 _HEADINGS = ((TOOL, "Tools"), (PROMPT, "Prompts"), (RESOURCE, "Resources"), (TEMPLATE, "Resource templates"))

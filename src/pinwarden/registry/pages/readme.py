@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from pinwarden.core.record import Record
-from pinwarden.web.markup import add_hidden_character_chips, show_text
+from pinwarden.html.markup import add_hidden_character_chips, show_text
 
 _MAX_CHARS = 64 * 1024
 _MAX_LINES = 4_000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.html.pages import ASSETS, HTML, PageContent, Pages, read_asset
 from pinwarden.registry.pages import feeds, lists, log_pages, package_page
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.read_api import describe_error
 from pinwarden.registry.registry import Registry
 from pinwarden.system.database import Transaction
-from pinwarden.web.pages import ASSETS, HTML, PageContent, Pages, read_asset
 
 _NAME = r"([a-z0-9._-]{1,214})"
 _VERSION = r"([0-9][0-9A-Za-z.+-]{0,99})"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pinwarden.web.pages import read_asset
+from pinwarden.html.pages import read_asset
 
 STYLE = read_asset("assets/style.css").decode()
 LIGHT, DARK = (

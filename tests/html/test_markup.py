@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.web.markup import show_attribute, show_changes, show_text
+from pinwarden.html.markup import show_attribute, show_changes, show_text
 
 CHIP = re.compile(r'<span class="hidden-character">(U\+[0-9A-F]+)<span class="visually-hidden"> [^<]* </span></span>')
 

@@ -1,7 +1,7 @@
 """The frame of HTML pages: layout, style sheet, Content Security Policy, and the escaping of text from others.
 
 Start with ``pages.py``, which renders a template. ``markup.py`` shows text and its changes with every hidden character
-visible. The registry uses this package, and the gateway's pages can.
+visible. The registry, the census and the dashboard use this package.
 
-Pure module: ``markup``. This package must not import what its pages are about: ``registry`` or ``gateway``.
+Pure module: ``markup``. This package must not import what its pages are about: ``registry``, ``census`` or ``gateway``.
 """

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp, plural
-from pinwarden.web.markup import show_attribute, show_changes, show_sides, show_text
+from pinwarden.html.markup import show_attribute, show_changes, show_sides, show_text
 
 HTML = "text/html; charset=utf-8"
 ASSETS = {"assets/style.css": "text/css; charset=utf-8", "assets/icon.svg": "image/svg+xml"}
