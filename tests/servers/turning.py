@@ -13,6 +13,7 @@ A script is an object with any of:
 ``version``  the revision that ``initialize`` answers with
 ``eras``     which of ``discover`` and ``initialize`` it understands
 ``place``    a file with the number of the state that it begins with, so that a new process goes on where another was
+``live``     true to read that file before every answer
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ class Turning:
 
     def __init__(self, script: dict[str, Any]) -> None:
         self.script = script
-        self.place = int(Path(script["place"]).read_text()) if "place" in script else 0
+        self.place = self._read_place() if "place" in script else 0
         self.received: list[dict[str, Any]] = []
+
+    def _read_place(self) -> int:
+        return int(Path(self.script["place"]).read_text())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -50,6 +54,8 @@ class Turning:
         """The raw messages that this one causes."""
         message = json.loads(text)
         self.received.append(message)
+        if self.script.get("live"):
+            self.place = self._read_place()
         if message.get("method") == TURN:
             self.place = min(self.place + 1, len(self.script["states"]) - 1)
             return [json.dumps({"jsonrpc": "2.0", "method": method}) for method in self.state.get("announce", [])]

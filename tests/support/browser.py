@@ -46,6 +46,10 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._send("Emulation.setEmulatedMedia", {"features": [scheme]})
 
+    def forget(self) -> None:
+        """Delete all cookies, also those of other paths."""
+        self._send("Network.clearBrowserCookies", {})
+
     def open(self, url: str) -> None:
         self.messages()
         self.driver.get(url)
