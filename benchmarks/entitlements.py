@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.measure import Goal, compare, table
 from pinwarden.contract.entitlements.analysis import analyse, find_handlers
-from pinwarden.contract.entitlements.values import Handler, Source
+from pinwarden.contract.entitlements.values import Entitlements, Handler, Source
 from tests.support.published import FIRST, TRUTH, IndexUnreachableError, Score, sources, wheels
 from tests.support.published_npm import FIRST_NPM, NPM_TRUTH, analyse_package, packages
 
@@ -31,11 +31,8 @@ def report() -> str:
 
 
 def _agreement(servers: Mapping[str, dict[str, Source]], handlers: Mapping[str, tuple[Handler, ...]]) -> str:
-    kinds = {
-        name: {tool: found.kinds for tool, found in analyse(servers[name], handlers[name]).handlers.items()}
-        for name in TRUTH
-    }
-    return _compare("published servers", TRUTH, FIRST, kinds)
+    found = {name: analyse(servers[name], handlers[name]).handlers for name in TRUTH}
+    return _compare("published servers", TRUTH, {FIRST["set"]: FIRST}, found)
 
 
 def _javascript_agreement() -> str:
@@ -44,23 +41,21 @@ def _javascript_agreement() -> str:
             folders = packages(NPM_TRUTH, Path(folder))
         except IndexUnreachableError as err:
             return f"Entitlements of published npm servers: the registry is unreachable: NOT MET\n{err}"
-        kinds = {
-            name: {
-                tool: found.kinds for tool, found in analyse_package(folders[name], truth["handlers"]).handlers.items()
-            }
-            for name, truth in NPM_TRUTH.items()
-        }
-    return _compare("published npm servers", NPM_TRUTH, FIRST_NPM, kinds)
+        found = {name: analyse_package(folders[name], truth["handlers"]).handlers for name, truth in NPM_TRUTH.items()}
+    return _compare("published npm servers", NPM_TRUTH, FIRST_NPM, found)
 
 
 def _compare(
-    what: str, truths: Mapping[str, Any], first: Mapping[str, Any], kinds: Mapping[str, Mapping[str, tuple[str, ...]]]
+    what: str, truths: Mapping[str, Any], first: Mapping[str, Any], found: Mapping[str, Mapping[str, Entitlements]]
 ) -> str:
-    scores = {"development": Score(), "held out": Score()}
+    scores = {truth["set"]: Score() for truth in truths.values()}
     counts = dict.fromkeys(scores, 0)
     for name, truth in truths.items():
         for handler, expected in truth["handlers"].items():
-            scores[truth["set"]].add(f"{name} {handler}", expected["entitlements"], kinds[name].get(handler, ()))
+            result = found[name].get(handler)
+            label = f"{name} {handler}" + (" (reported as unknown)" if result is not None and result.unknown else "")
+            kinds = () if result is None else result.kinds
+            scores[truth["set"]].add(label, expected["entitlements"], kinds)
             counts[truth["set"]] += 1
     lines = [f"Entitlements of {sum(counts.values())} handlers of {len(truths)} {what}"]
     for part, score in scores.items():
@@ -69,9 +64,9 @@ def _compare(
             f"  goal: {part} ({counts[part]} handlers): precision {score.precision:.3f}, recall {score.recall:.3f}"
             f" (at least {MIN_ACCURACY} each): {met}"
         )
-        if part == first["set"]:
-            measured = f"precision {first['precision']:.3f}, recall {first['recall']:.3f}"
-            lines.append(f"    first measurement: {measured}. {first['since']}")
+        if part in first:
+            measured = f"precision {first[part]['precision']:.3f}, recall {first[part]['recall']:.3f}"
+            lines.append(f"    first measurement: {measured}. {first[part]['since']}")
         lines += [f"    {difference}" for difference in score.differences]
     return "\n".join(lines)
 

@@ -25,7 +25,8 @@ _FILE: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "assets/entitlements/truth-javascript.json").read_text(encoding="utf-8")
 )
 NPM_TRUTH: dict[str, Any] = _FILE["packages"]
-FIRST_NPM: dict[str, Any] = _FILE["first_measurement"]
+FIRST_NPM: dict[str, Any] = _FILE["first_measurements"]
+"""What each set gave before anybody had seen it; afterwards it only shows whether we fall back."""
 
 
 def packages(names: Iterable[str], folder: Path) -> dict[str, Path]:

@@ -57,6 +57,14 @@ def entitlements_of(body: str, head: str = "", **others: str) -> Entitlements:
         ("box.value", "const box = { get value() { return fetch('x'); } };", ["network"]),
         ("new Client().load()", "class Base { load() { return this.run(); } }\n"
          "class Client extends Base { run() { return fetch('x'); } }", ["network"]),
+        ("db.all(args.sql)", 'const { Database } = require("sqlite3").verbose(); const db = new Database("x");',
+         ["filesystem:read", "filesystem:write"]),
+        ("await sharp(args.path).png().toBuffer()", 'import sharp from "sharp";', ["filesystem:read"]),
+        ("await getDocument({ url: args.url }).promise", 'import { getDocument } from "pdfjs-dist";',
+         ["filesystem:read", "network"]),
+        ("await getDocument({ data: args.bytes }).promise", 'import { getDocument } from "pdfjs-dist";', []),
+        ("await createMermaidRenderer()(['graph'])", 'import { createMermaidRenderer } from "mermaid-isomorphic";',
+         ["network", "subprocess"]),
         ("load()", "function load(get = fetch) { return get('x'); }", ["network"]),
     ],
 )  # fmt: skip
@@ -197,8 +205,8 @@ def test_a_published_npm_server_has_the_entitlements_that_people_read_in_its_cod
     assert score.differences == []
 
 
-def test_the_npm_truth_is_pinned_to_bytes_and_half_of_it_is_held_out() -> None:
-    counts = {"development": 0, "held out": 0}
+def test_the_npm_truth_is_pinned_to_bytes_and_two_thirds_of_it_were_not_seen_while_building() -> None:
+    counts = {"development": 0, "held out": 0, "fresh": 0}
     for each in NPM_TRUTH.values():
         assert len(each["sha256"]) == 64
         counts[each["set"]] += len(each["handlers"])

@@ -336,7 +336,9 @@ class JsCalls(Engine):
             return find_sql_kinds(read_texts(argument))
         if rule == "flags":
             return find_flag_kinds(read_texts(argument) if argument else ["r"])
-        return ("filesystem:read",) if any(isinstance(item, JsText) for item in argument) else ()
+        if rule == "document":
+            return () if argument and all(map(_has_only_data, argument)) else ("filesystem:read", "network")
+        return () if argument and all(isinstance(item, JsObject) for item in argument) else ("filesystem:read",)
 
     def call_callbacks(self, arguments: Sequence[AbstractValue], node: JsNode) -> None:
         """Follow functions that external code gets, directly or in options."""
@@ -382,6 +384,13 @@ class JsCalls(Engine):
             elif item.cls is None and not item.exports:
                 for slot in list(item.slots.values()):
                     pending += self.read(slot)
+
+
+def _has_only_data(options: JsItem) -> bool:
+    """Whether an object certainly holds the bytes of a document, and no address of one."""
+    if not isinstance(options, JsObject) or options.prototypes or "*" in options.slots:
+        return False
+    return "data" in options.slots and "url" not in options.slots
 
 
 def _is_made_in(item: JsFunction, node: JsNode) -> bool:

@@ -1,8 +1,8 @@
 """The catalogue: entitlements of Node's built-in modules, global names and known packages.
 
 A row is ``entitlements: names``. A name is ``module:member.member``; it covers its members, unless a longer name has a
-row of its own. ``()`` is the result of a call. ``-`` means that no entitlement is needed. ``flags@N`` and ``sql@N``
-depend on argument N. ``Sync`` variants and ``fs.promises`` have no rows of their own.
+row of its own. ``()`` is the result of a call. ``-`` means that no entitlement is needed. ``flags@N``, ``sql@N``,
+``path@N`` and ``document@N`` depend on argument N. ``Sync`` variants and ``fs.promises`` have no rows of their own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ filesystem:read: @kubernetes/client-node:KubeConfig().loadFromFile
 subprocess: execa cross-spawn shelljs zx node-pty @lydell/node-pty open tinyexec nano-spawn command-exists which
 filesystem:read: which
 subprocess network: playwright playwright-core puppeteer puppeteer-core puppeteer-extra selenium-webdriver
-subprocess network: @playwright/test chrome-launcher patchright rebrowser-puppeteer
+subprocess network: @playwright/test chrome-launcher patchright rebrowser-puppeteer mermaid-isomorphic
+subprocess network: @mermaid-js/mermaid-cli md-to-pdf capture-website
 -: playwright:devices playwright-core:devices puppeteer:KnownDevices playwright:errors
 subprocess filesystem:read filesystem:write: simple-git isomorphic-git
 subprocess filesystem:write: trash
@@ -92,15 +93,16 @@ filesystem:write: fs-extra:remove fs-extra:emptyDir fs-extra:writeJSON fs-extra:
 filesystem:read filesystem:write: fs-extra:copy fs-extra:move
 filesystem:read: fs-extra:readJson fs-extra:pathExists fs-extra:readJSON
 filesystem:read: better-sqlite3 sqlite3 sqlite sql.js:x
--: better-sqlite3:() better-sqlite3:().close better-sqlite3:().pragma better-sqlite3:().transaction sqlite3:verbose
+-: better-sqlite3:() better-sqlite3:().close better-sqlite3:().pragma better-sqlite3:().transaction
 -: sqlite3:Database().close sqlite3:Database().on sqlite3:Database().configure sqlite3:Database().serialize
 sql@0: better-sqlite3:().prepare better-sqlite3:().exec sqlite3:Database().run sqlite3:Database().all
 sql@0: sqlite3:Database().get sqlite3:Database().each sqlite3:Database().exec sqlite3:Database().prepare
 sql@0: sqlite:open().run sqlite:open().all sqlite:open().get sqlite:open().exec sqlite:open().each
--: better-sqlite3:().prepare() sqlite3:Database().prepare() sqlite3
+-: better-sqlite3:().prepare() sqlite3:Database().prepare()
 filesystem:read: exceljs:Workbook().xlsx.readFile exceljs:Workbook().csv.readFile
 filesystem:write: exceljs:Workbook().xlsx.writeFile exceljs:Workbook().csv.writeFile
 -: exceljs xlsx sharp jimp pdfjs-dist pdf-lib sql.js
+document@0: pdfjs-dist:getDocument
 filesystem:write: sharp:().toFile jimp:read().write
 path@0: sharp jimp:read
 filesystem:read environment: dotenv:config dotenv/config dotenv-flow @dotenvx/dotenvx
@@ -137,6 +139,9 @@ native: koffi ffi-napi ref-napi bindings node-gyp-build ffi-rs
 -: handlebars liquidjs eta big.js bignumber.js decimal.js long number-to-words @types/* untildify is-docker
 """
 """A name that ends with ``*`` stands for every package whose name begins with the text before it."""
+
+RETURN_THEIR_MODULE: Final = frozenset((("sqlite3", "verbose"),))
+"""Functions that return the module that they are in."""
 
 VALIDATORS: Final = frozenset(("zod", "zod/v4", "zod/v3", "zod/v4-mini", "valibot", "yup", "joi", "superstruct"))
 """Packages whose schemas keep callbacks and call them when they validate."""

@@ -76,6 +76,8 @@ def extend(item: External, name: str) -> External:
         return item
     if item.root in ("fs", "child_process", "crypto") and name.endswith("Sync") and len(name) > len("Sync"):
         name = name.removesuffix("Sync")
+    if name == "()" and (item.root, *item.members) in catalogue.RETURN_THEIR_MODULE:
+        return External(item.root)
     if len(item.members) >= MAX_MEMBERS:
         return item
     return External(item.root, (*item.members, name))
