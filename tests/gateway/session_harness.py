@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, ApprovedSurface, Guard, SessionLimits
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, ApprovedSurface, Guard, SessionClient, SessionLimits
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
@@ -83,12 +83,15 @@ class SessionHarness:
         era: str = "2025-11-25",
         limits: SessionLimits = DEFAULT_SESSION_LIMITS,
         response_seconds: float = 0.0,
+        client: SessionClient | None = None,
     ) -> None:
         """Approve the server's first state, unless ``lock`` or ``first_use`` is given."""
         self.server = Turning({"states": list(states), "version": era})
         self.approvals = InMemoryApprovals(None if first_use else lock or approved_surface(states[0]))
         self.guard = Guard("notes", self.approvals, rules, limits)
-        self.session = Session(self.guard, name="test", response_seconds=response_seconds)
+        self.session = Session(
+            self.guard, name="test", client=client or SessionClient(), response_seconds=response_seconds
+        )
         self.now = 0.0
         self.events: list[AuditEvent] = []
         self.sightings: list[Verdict] = []

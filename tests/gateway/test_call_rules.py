@@ -13,7 +13,7 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.call_budgets import MAX_BUDGETS, CallBudget, CallBudgets
 from pinwarden.gateway.gates.verdict import ALLOW
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.lock.call_rules import CallFacts, CallLimit, decide_call
 from pinwarden.lock.gateway_policy import tighten
@@ -44,8 +44,7 @@ HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 
 
 def session(*states: dict[str, Any], teams: tuple[str, ...] = (), **table: Any) -> SessionHarness:
-    harness = SessionHarness(*(states or (HONEST,)), rules=policy(**table))
-    harness.session._audit.teams = teams
+    harness = SessionHarness(*(states or (HONEST,)), rules=policy(**table), client=SessionClient(teams=teams))
     harness.open()
     return harness
 

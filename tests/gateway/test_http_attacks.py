@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 
+from pinwarden.gateway.guard import SessionClient
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
@@ -242,7 +243,7 @@ class ScriptedSession:
         self.wire = Wire()
         self.now = 0.0
         self.noted: list[int | str] = []
-        session = Session(guard("notes", APPROVED), name="talk", client="tester")
+        session = Session(guard("notes", APPROVED), name="talk", client=SessionClient(token_name="tester"))
         recording = LoopRecorder(self.kept, lambda _, request_id: self.noted.append(request_id))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)

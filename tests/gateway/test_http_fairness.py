@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, Guard
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, Guard, SessionClient
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.notifications import ListChangedThrottle
 from pinwarden.surface.surface import TOOL, surface_from_listing
@@ -179,7 +179,7 @@ class RecordingGuard(Guard):
         super().__init__("t", FixedApprovals("t", surface_from_listing(about)))
         self.on: list[bool] = []
 
-    def check_server_request(self, method: str, params: Any, client: str) -> Any:
+    def check_server_request(self, method: str, params: Any, client: SessionClient) -> Any:
         self.on.append(threading.current_thread().name.startswith("pinwarden-check"))
         return super().check_server_request(method, params, client)
 

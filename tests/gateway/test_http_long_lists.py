@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.guard import Guard, SessionLimits
+from pinwarden.gateway.guard import Guard, SessionClient, SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import LoopRecorder
@@ -84,12 +84,11 @@ class WatchingGuard(Guard):
         self,
         kind: ItemKind,
         items: tuple[Item, ...],
-        client: str,
+        client: SessionClient,
         server: Mapping[str, Any] | None,
-        teams: tuple[str, ...] = (),
     ) -> tuple[Verdict, ...]:
         before = len(self.progress)
-        verdicts = super().check_list(kind, items, client, server, teams)
+        verdicts = super().check_list(kind, items, client, server)
         if self._others:
             # How long it takes depends on the machine. If it blocks other clients, it waits in vain and fails.
             poll(lambda: len(self.progress) - before >= self._others)

@@ -377,11 +377,12 @@ def test_a_task_whose_tool_changed_is_not_listed_but_can_be_cancelled() -> None:
 @pytest.mark.parametrize("brings", [{}, {"result": TEXT}])
 def test_attack_task_notifications_do_not_reach_another_client(brings: dict[str, Any]) -> None:
     """Attack: client B subscribes to the task of client A, or the server notifies all subscribers."""
+    from pinwarden.gateway.guard import SessionClient
     from pinwarden.gateway.session.session import Session
 
     harness = harness_with_task(NEW, finished(NEW), rules=policy(**LENIENT))
     harness.guard.tasks.remember({"taskId": "of-another"}, "search_notes", "first")
-    harness.session = Session(harness.guard, name="second", client="second")
+    harness.session = Session(harness.guard, name="second", client=SessionClient(token_name="second"))
     harness.open()
     wanted = {"taskIds": ["of-another"]}
     assert refusal_code(harness.request("subscriptions/listen", {"notifications": wanted})) == "task_unknown"

@@ -144,13 +144,8 @@ def _find_fleet(state: GatewayState, project: Project) -> FleetFollower | None:
 
 
 def _record_lifecycle(log: AuditLog, kind: str, session: Session, reason: str) -> None:
-    from pinwarden.gateway.audit.event import AuditEvent
-
-    event = AuditEvent(
-        kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=reason
-    )
     with suppress(PinwardenError):  # if the log fails, every message gets an error that says so
-        log.record(event)
+        log.record(session.build_lifecycle_event(kind, reason))
 
 
 def _open_source(

@@ -73,6 +73,22 @@ class SessionLimits(Record):
 DEFAULT_SESSION_LIMITS = SessionLimits()
 
 
+class SessionClient(Record):
+    """The facts about the client of a session that decisions and the audit log use."""
+
+    token_name: str = ""
+    """The client name of the token, which no client can choose; empty without a token."""
+    claimed_name: str = ""
+    """The name that the client sent about itself in ``clientInfo``, if it has no token."""
+    teams: tuple[str, ...] = ()
+    """The teams of the client, which its token names."""
+
+    @property
+    def name(self) -> str:
+        """The name of the client in rules and in the audit log."""
+        return self.token_name or self.claimed_name
+
+
 class ApprovedSource(Protocol):
     """Reads approvals: from the lock, or from the store of servers that were trusted on first use.
 
@@ -210,80 +226,81 @@ class Guard:
         self,
         kind: ItemKind,
         items: tuple[Item, ...],
-        client: str,
+        client: SessionClient,
         server: Mapping[str, Any] | None,
-        teams: tuple[str, ...] = (),
     ) -> tuple[Verdict, ...]:
-        """Return a verdict for each item of a complete list. ``teams`` are the client's, for the rules about calls."""
+        """Return a verdict for each item of a complete list."""
         verdicts = check_list(
             kind,
             items,
             self._get_approved_surface(),
-            lambda key: self.policy.get_item_policy(self.server, key, client),
+            lambda key: self.policy.get_item_policy(self.server, key, client.name),
             server,
             read_neighbours=self._read_neighbours,
         )
         if kind is not TOOL or not self.has_call_rules:
             return verdicts
-        return tuple(self._apply_call_rules(verdict, client, teams) for verdict in verdicts)
+        return tuple(self._apply_call_rules(verdict, client) for verdict in verdicts)
 
-    def check_unlisted_item(self, kind: ItemKind, key: str, client: str, teams: tuple[str, ...] = ()) -> Verdict:
+    def check_unlisted_item(self, kind: ItemKind, key: str, client: SessionClient) -> Verdict:
         """Return the verdict about the use of an item that the server does not list."""
         verdict = check_unlisted_item(
-            kind, key, self._get_approved_surface(), self.policy.get_item_policy(self.server, key, client)
+            kind, key, self._get_approved_surface(), self.policy.get_item_policy(self.server, key, client.name)
         )
-        return self._apply_call_rules(verdict, client, teams) if kind is TOOL and self.has_call_rules else verdict
+        return self._apply_call_rules(verdict, client) if kind is TOOL and self.has_call_rules else verdict
 
-    def find_budget(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> CallBudget | None:
+    def find_budget(self, verdict: Verdict, client: SessionClient) -> CallBudget | None:
         """Return what a client may still call of a tool; None without a limit."""
         if not self.has_call_rules:
             return None
-        limits = self._decide_call(verdict, client, teams).limits
-        return self.budgets.find(client, teams, verdict.key, limits) if limits else None
+        limits = self._decide_call(verdict, client).limits
+        return self.budgets.find(client.name, client.teams, verdict.key, limits) if limits else None
 
-    def _apply_call_rules(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> Verdict:
+    def _apply_call_rules(self, verdict: Verdict, client: SessionClient) -> Verdict:
         """Deny a tool that would pass, if a rule of the policy denies it to this client."""
         if not verdict.passes:
             return verdict
-        decision = self._decide_call(verdict, client, teams)
+        decision = self._decide_call(verdict, client)
         if decision.allowed:
             return verdict
         reason = f"The policy denies this tool to this client ({decision.rule})."
         return replace(verdict, action=BLOCK, code=RULE_DENIED, reason=reason)
 
-    def _decide_call(self, verdict: Verdict, client: str, teams: tuple[str, ...]) -> CallDecision:
+    def _decide_call(self, verdict: Verdict, client: SessionClient) -> CallDecision:
         # A definition that differs from the approved one may have other hints, so they do not count.
         read_only, destructive = read_hints(None if verdict.code else verdict.value)
         call = CallFacts(
             server=self.server,
             tool=verdict.key,
-            client=client,
-            teams=teams,
+            client=client.name,
+            teams=client.teams,
             read_only=read_only,
             destructive=destructive,
         )
         return decide_call(self.policy, call)
 
-    def check_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
+    def check_unknown_task(self, task: str, client: SessionClient) -> Verdict:
         """Return the verdict about a task whose tool the gateway does not know."""
-        of_other_client = self.tasks.belongs_to_other_client(task, owner)
-        return check_unknown_task(self.policy.get_item_policy(self.server, "", client), of_other_client=of_other_client)
+        policy = self.policy.get_item_policy(self.server, "", client.name)
+        return check_unknown_task(policy, of_other_client=self.tasks.belongs_to_other_client(task, client.token_name))
 
-    def check_unknown_method(self, method: str, sender: str, client: str, *, block_reason: str = "") -> Verdict:
+    def check_unknown_method(
+        self, method: str, sender: str, client: SessionClient, *, block_reason: str = ""
+    ) -> Verdict:
         """Return the verdict about a method that no revision of MCP defines."""
-        policy = self.policy.get_item_policy(self.server, method, client)
+        policy = self.policy.get_item_policy(self.server, method, client.name)
         return check_unknown_method(method, sender, policy, block_reason=block_reason)
 
-    def check_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
+    def check_server(self, info: Mapping[str, Any], client: SessionClient) -> tuple[Verdict, ...]:
         """Return a verdict for each member of the server's description of itself."""
-        policy = self.policy.get_item_policy(self.server, "", client)
+        policy = self.policy.get_item_policy(self.server, "", client.name)
         return check_server(info, self._get_approved_surface(), policy, read_neighbours=self._read_neighbours)
 
-    def get_server_request_policy(self, client: str) -> ServerRequestPolicy:
+    def get_server_request_policy(self, client: SessionClient) -> ServerRequestPolicy:
         """Return the policy for requests from the server."""
-        return self.policy.get_server_request_policy(self.server, client)
+        return self.policy.get_server_request_policy(self.server, client.name)
 
-    def check_server_request(self, method: str, params: Any, client: str) -> CheckedRequest | Refusal:
+    def check_server_request(self, method: str, params: Any, client: SessionClient) -> CheckedRequest | Refusal:
         """Check the content of a server request whose method the policy allows."""
         from pinwarden.gateway.gates.server_requests import HIDDEN_CODES, check_request_content
 
@@ -292,17 +309,17 @@ class Guard:
             return definitions
         ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
         return check_request_content(
-            method, params, definitions, self.policy.get_item_policy(self.server, method, client), ignored
+            method, params, definitions, self.policy.get_item_policy(self.server, method, client.name), ignored
         )
 
-    def check_tools_in_result(self, method: str, result: Any, client: str) -> CheckedRequest | Refusal | None:
+    def check_tools_in_result(self, method: str, result: Any, client: SessionClient) -> CheckedRequest | Refusal | None:
         """Check the tool definitions in a result that is not a list. Returns None if all are approved."""
         from pinwarden.gateway.gates.server_requests import check_tools_of_result
 
         definitions = self._check_definitions(result, client)
         return definitions if isinstance(definitions, Refusal) else check_tools_of_result(method, definitions)
 
-    def _check_definitions(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
+    def _check_definitions(self, value: Any, client: SessionClient) -> tuple[Verdict, ...] | Refusal:
         from pinwarden.gateway.gates.server_requests import find_definitions
 
         items = find_definitions(value, self.limits.max_request_tools)

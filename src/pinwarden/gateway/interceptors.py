@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.gates.server_requests import ELICITATION, ROOTS, SAMPLING, Refusal, check_request_policy
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.gateway.session.messages import LIST_METHODS, make_printable
 from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, ItemKind
@@ -143,10 +143,7 @@ class ListPendingError(Exception):
 
 
 def build_gateway_host(
-    guard: Guard,
-    client: str,
-    find_verdict: Callable[[ItemKind, str], Verdict | None],
-    teams: tuple[str, ...] = (),
+    guard: Guard, client: SessionClient, find_verdict: Callable[[ItemKind, str], Verdict | None]
 ) -> InterceptorHost:
     """Return the interceptors of a session: for lists, for the use of items and for server requests.
 
@@ -161,7 +158,7 @@ def build_gateway_host(
             raise ValueError("the payload has no list")
         check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.from_value(kind, value) for value in values)
-        verdicts = guard.check_list(kind, items, client, None, teams)
+        verdicts = guard.check_list(kind, items, client, None)
         return _build_validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
 
     def check_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:

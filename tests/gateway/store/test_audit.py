@@ -11,10 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import field_names
 from pinwarden.gateway.audit.chain import (
     append_events,
     format_time,
@@ -25,12 +27,15 @@ from pinwarden.gateway.audit.chain import (
 )
 from pinwarden.gateway.audit.event import (
     EMPTY_HEAD,
+    TEXT_MEMBERS,
     AuditEvent,
     AuditHead,
     LogEntry,
     encode_entry,
+    encode_event,
     hash_entry,
     parse_entry,
+    parse_event,
 )
 from pinwarden.gateway.audit.journal import Journal, JournalBatch, JournalEvent, pack_event, unpack_event
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover_journals
@@ -741,6 +746,23 @@ def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
 )
 def test_a_name_with_the_journals_own_separators_stays_one_name(fact: AuditEvent) -> None:
     assert unpack_event(pack_event(7, fact)) == JournalEvent(at=7, event=fact)
+
+
+def test_every_member_of_an_event_survives_the_journal_and_the_log() -> None:
+    texts: dict[str, Any] = {name: f"{name} of the event" for name in TEXT_MEMBERS} | {"kind": "called"}
+    event = AuditEvent(**texts, expected=("x", "y"))
+    assert set(field_names(AuditEvent)) == {*texts, "expected", "arguments"}
+    assert unpack_event(pack_event(7, event)).event == parse_event(encode_event(event)) == event
+
+
+def test_an_event_of_a_release_with_fewer_members_is_read_from_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = pack_event(7, called("plain"))
+    earlier = now.removesuffix(b"\x1f")  # without the last member, which is empty here
+    for packed, texts in ((earlier, 13), (now + b"\x1f", 15)):
+        with pytest.raises(ValueError, match=f"{texts} texts"):
+            unpack_event(packed)
+    monkeypatch.setattr("pinwarden.gateway.audit.journal._FEWEST_TEXTS", 13)
+    assert unpack_event(earlier).event == called("plain")
 
 
 def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:

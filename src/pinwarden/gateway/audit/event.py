@@ -17,7 +17,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field_names
 
 OBSERVED = "observed"
 """The server served a definition: an item of a list, or its serverInfo, capabilities or instructions."""
@@ -73,25 +73,12 @@ _MAX_TEXT = 1024  # characters of a name or sentence; a server may send megabyte
 _MAX_ARGUMENTS = 64 * 1024  # characters of the arguments of one call
 _MAX_EXPECTED = 64  # approved digests in one event
 
-_TEXT_MEMBERS = (
-    "server",
-    "client",
-    "session",
-    "call",
-    "method",
-    "item_kind",
-    "item",
-    "observed",
-    "level",
-    "code",
-    "reason",
-)
-_DECISION_MEMBERS = ("policy", "by")
-_EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXT_MEMBERS, *_DECISION_MEMBERS})
-
 
 class AuditEvent(Record):
-    """An observation or action of the gateway. Members that do not apply are empty."""
+    """An observation or action of the gateway. Members that do not apply are empty.
+
+    A new member is added as the last text, so that the journals of earlier releases can be read.
+    """
 
     kind: str
     """One of `KINDS`."""
@@ -126,10 +113,14 @@ class AuditEvent(Record):
     """The JSON text of a call's arguments, only if the policy records them."""
 
 
+TEXT_MEMBERS = tuple(name for name in field_names(AuditEvent) if name not in ("expected", "arguments"))
+"""The members of an event that are texts, in the order in which a journal has them."""
+
+
 def event_to_json(event: AuditEvent) -> dict[str, Any]:
     """Return the event as JSON. Empty members are omitted; long texts are truncated, and state their length."""
-    members: dict[str, Any] = {"kind": event.kind}
-    for name in _TEXT_MEMBERS + _DECISION_MEMBERS:
+    members: dict[str, Any] = {}
+    for name in TEXT_MEMBERS:
         text = getattr(event, name)
         if text:
             members[name] = _truncate(text, _MAX_TEXT)
@@ -154,12 +145,12 @@ def event_from_json(members: Any) -> AuditEvent:
     """Build an event from its JSON members. Unknown or malformed members raise ``AUDIT_INVALID``."""
     if not isinstance(members, Mapping):
         _raise_invalid_event("it is not an object")
-    unknown = sorted(members.keys() - _EVENT_MEMBERS)
+    unknown = sorted(members.keys() - set(field_names(AuditEvent)))
     if unknown:
         _raise_invalid_event(f"it has the unknown member {unknown[0][:80]!a}")
     if members.get("kind") not in KINDS:
         _raise_invalid_event("its kind is unknown")
-    texts = {name: members[name] for name in _TEXT_MEMBERS + _DECISION_MEMBERS if name in members}
+    texts = {name: members[name] for name in TEXT_MEMBERS if name in members}
     for name, text in texts.items():
         if not isinstance(text, str) or not text:
             _raise_invalid_event(f"{name} is not a non-empty string")
@@ -170,7 +161,6 @@ def event_from_json(members: Any) -> AuditEvent:
     if arguments is not None and not isinstance(arguments, str):
         _raise_invalid_event("arguments is not a string")
     return AuditEvent(
-        kind=members["kind"],
         expected=tuple(expected),
         arguments=None if arguments is None else arguments.encode(),
         **texts,

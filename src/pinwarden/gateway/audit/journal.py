@@ -33,7 +33,7 @@ from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.audit.event import KINDS, AuditEvent, encode_event, parse_event
+from pinwarden.gateway.audit.event import KINDS, TEXT_MEMBERS, AuditEvent, encode_event, parse_event
 from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
@@ -51,11 +51,8 @@ _MAX_COUNT = 1 << 52  # an integer that every JSON parser reads exactly
 
 # Separators of packed texts. A text that contains one is written as JSON.
 _SEPARATOR, _DIGEST_SEPARATOR = "\x1f", "\x1e"
-_TEXTS = (
-    *("kind", "server", "client", "session", "call", "method", "item_kind", "item", "observed", "level", "code"),
-    *("reason", "policy", "by"),
-)
-_get_texts = attrgetter(*_TEXTS)
+_get_texts = attrgetter(*TEXT_MEMBERS)
+_FEWEST_TEXTS = 14  # texts of an event in the earliest release whose journals are read; later texts are then empty
 TEXT_CALL = Struct("=cQQ")
 """The start of the record of a call whose request id is a string. It has ``@``, the template and the time."""
 
@@ -321,7 +318,7 @@ def pack_event(at: int, event: AuditEvent) -> bytes:
     if event.arguments is None:
         text = _SEPARATOR.join((*_get_texts(event), _DIGEST_SEPARATOR.join(event.expected)))
         separators = max(0, len(event.expected) - 1)
-        is_plain = text.count(_SEPARATOR) == len(_TEXTS) and text.count(_DIGEST_SEPARATOR) == separators
+        is_plain = text.count(_SEPARATOR) == len(TEXT_MEMBERS) and text.count(_DIGEST_SEPARATOR) == separators
         if is_plain and len(text) < _MAX_PACKED:
             with suppress(UnicodeEncodeError):
                 return b"%d %s" % (at, text.encode())
@@ -334,7 +331,9 @@ def unpack_event(data: bytes) -> JournalEvent:
     if rest.startswith(b"{"):
         return JournalEvent(at=int(at), event=parse_event(rest[1:]))
     *texts, expected = rest.decode().split(_SEPARATOR)
-    members: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
+    if not _FEWEST_TEXTS <= len(texts) <= len(TEXT_MEMBERS):
+        raise ValueError(f"the event has {len(texts)} texts")
+    members: dict[str, Any] = dict(zip(TEXT_MEMBERS, texts, strict=False))
     return JournalEvent(
         at=int(at), event=AuditEvent(expected=tuple(expected.split(_DIGEST_SEPARATOR)) if expected else (), **members)
     )

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.audit.event import STARTED, STOPPED
+from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.header_checks import GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -123,7 +123,8 @@ class Upstream:
         self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
     ) -> Conversation:
         """Open a conversation, over a new transport or in the shared process."""
-        session = Session(self.guard, name=secrets.token_hex(8), client=client.name, teams=client.teams)
+        known = SessionClient(token_name=client.name, teams=client.teams)
+        session = Session(self.guard, name=secrets.token_hex(8), client=known)
 
         def on_closed(reason: str) -> None:
             self.losses += 1
@@ -204,7 +205,7 @@ class Upstream:
             manager.generation += 1  # invalidates cached routes
 
     def _record(self, kind: str, session: Session, reason: str) -> None:
-        event = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=reason)
+        event = session.build_lifecycle_event(kind, reason)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
             self.recorder.record(SessionOutput(events=(event,)))
 

@@ -130,7 +130,7 @@ class CallFastPath:
                     "_meta" in params
                     and (about := params["_meta"].get(CLIENT_META)) is not None
                     and about["name"] != self._client
-                    and not self._audit.owner
+                    and not self._audit.client.token_name
                 ):
                     return None  # the policy may have other rules for the new name
             if text is not None:
@@ -251,7 +251,7 @@ class CallFastPath:
         if tools is None:
             return
         policy = guard.policy
-        self.events, self._client = self._lists.find_call_events(tools), self._audit.client
+        self.events, self._client = self._lists.find_call_events(tools), self._audit.client.name
         self.budgets = self._lists.find_budgets(tools)
         self.until = min(tools.received_at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62

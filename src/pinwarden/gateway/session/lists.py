@@ -72,7 +72,7 @@ class CheckedList:
     def check(self, guard: Guard, audit: SessionAudit, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Compare the list with the approved surface. Returns the verdict of each item."""
         epoch = guard.epoch  # read first: another thread may change the approved surface meanwhile
-        verdicts = guard.check_list(self.kind, self.items, audit.client, server, audit.teams)
+        verdicts = guard.check_list(self.kind, self.items, audit.client, server)
         self.by_key, self.by_item, self.call_events = {}, {}, None
         for verdict in verdicts:
             known = self.by_key.get(verdict.key)
@@ -206,7 +206,7 @@ class CheckedLists:
         Contains the tools that are allowed without a warning and whose arguments are not recorded.
         """
         if tools.call_events is None:
-            guard, client = self._guard, self._audit.client
+            guard, client = self._guard, self._audit.client.name
             passing = [
                 verdict
                 for verdict in tools.by_key.values()
@@ -222,8 +222,7 @@ class CheckedLists:
         if not self._guard.has_call_rules:
             return {}  # called for every message, so the tools are not gone through
         budgets = (
-            (name, self._guard.find_budget(verdict, self._audit.client, self._audit.teams))
-            for name, verdict in tools.by_key.items()
+            (name, self._guard.find_budget(verdict, self._audit.client)) for name, verdict in tools.by_key.items()
         )
         return {name: budget for name, budget in budgets if budget is not None}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
 from pinwarden.gateway.gates.lists import format_digest
 from pinwarden.gateway.gates.server_requests import Refusal
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, RULE_DENIED, WARN, Verdict
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.surface.surface import RESOURCE, Surface
 
 
@@ -80,12 +81,8 @@ _MAX_REMEMBERED = 50_000  # definitions, and as many uses, that are not recorded
 class SessionAudit:
     """Creates the audit events of one session. Repeated events are recorded once, or counted."""
 
-    def __init__(self, guard: Guard, session: str, client: str) -> None:
+    def __init__(self, guard: Guard, session: str, client: SessionClient) -> None:
         self.client = client
-        self.owner = client
-        """The client name of the token, which no client can choose; empty without a token."""
-        self.teams: tuple[str, ...] = ()
-        """The teams of the client, which its token names."""
         self._guard = guard
         self._session = session
         self._recorded: set[tuple[str, str, bytes, str]] = set()
@@ -193,11 +190,8 @@ class SessionAudit:
             self._append_refusal(Refusal(code=code, reason=reason), method, "", out)
 
     def _append_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
-        event = AuditEvent(
-            kind=BLOCKED,
-            server=self._guard.server,
-            client=self.client,
-            session=self._session,
+        event = self._build(
+            BLOCKED,
             call=call,
             method=method,
             observed=refusal.observed,
@@ -217,26 +211,15 @@ class SessionAudit:
         reason += f" and {count - _MAX_NAMES} more." if count > _MAX_NAMES else "."
         if excluded:
             reason += f" Items that look like an attack or are ambiguous are blocked: {excluded}."
-        event = AuditEvent(
-            kind=TRUSTED,
-            server=self._guard.server,
-            client=self.client,
-            session=self._session,
-            observed=str(surface.digest or ""),
-            reason=reason,
-        )
-        out.events.append(event)
+        out.events.append(self._build(TRUSTED, observed=str(surface.digest or ""), reason=reason))
         out.durable = True
 
     def build_event(
         self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None
     ) -> AuditEvent:
         """Return the event for a verdict."""
-        return AuditEvent(
-            kind=kind,
-            server=self._guard.server,
-            client=self.client,
-            session=self._session,
+        return self._build(
+            kind,
             call=call,
             method=method,
             item_kind=verdict.entity,
@@ -248,6 +231,16 @@ class SessionAudit:
             reason=verdict.reason,
             policy=self._guard.policy.digest,
             arguments=arguments,
+        )
+
+    def build_lifecycle_event(self, kind: str, reason: str) -> AuditEvent:
+        """Return the event for the start or the end of the session."""
+        return self._build(kind, reason=reason)
+
+    def _build(self, kind: str, **members: Any) -> AuditEvent:
+        """Return an event with the members that all events of the session share."""
+        return AuditEvent(
+            kind=kind, server=self._guard.server, client=self.client.name, session=self._session, **members
         )
 
     def forget_recorded(self) -> None:

@@ -141,7 +141,7 @@ class RequestDecider:
         verdict = self._find_verdict(checked_list, name)
         if not verdict.passes:
             return None
-        budget = self._guard.find_budget(verdict, self._audit.client, self._audit.teams)
+        budget = self._guard.find_budget(verdict, self._audit.client)
         reason = "" if budget is None else budget.take(now)
         return replace(verdict, action=BLOCK, code=RATE_LIMITED, reason=reason) if reason else None
 
@@ -151,7 +151,7 @@ class RequestDecider:
             return verdict
         if checked_list.problem is not None:
             return self._build_list_failed_verdict(checked_list.kind, name, checked_list.problem)
-        unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client, self._audit.teams)
+        unlisted = self._guard.check_unlisted_item(checked_list.kind, name, self._audit.client)
         if not unlisted.passes:
             return unlisted
         # Some servers ignore case or Unicode form in names, so a blocked item is blocked under all such variants.
@@ -163,7 +163,7 @@ class RequestDecider:
 
     def _build_list_failed_verdict(self, kind: ItemKind, name: str, problem: str) -> Verdict:
         """Return the verdict about an item whose list could not be read."""
-        policy = self._guard.policy.get_item_policy(self._guard.server, name, self._audit.client)
+        policy = self._guard.policy.get_item_policy(self._guard.server, name, self._audit.client.name)
         return Verdict(
             entity=kind.entity,
             key=name,
@@ -190,7 +190,7 @@ class RequestDecider:
         params, policy = message.get("params"), self._guard.policy
         if message["method"] not in _BY_NAME or type(params) is not dict:
             return None
-        if not policy.records_arguments(self._guard.server, name, self._audit.client):
+        if not policy.records_arguments(self._guard.server, name, self._audit.client.name):
             return None
         from pinwarden.gateway.gates.results import mask_arguments
 
@@ -268,7 +268,7 @@ class RequestDecider:
             return build_error_response(
                 message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId"
             )
-        if message["method"] == CANCEL_TASK and self._guard.tasks.find_tools(task, self._audit.owner):
+        if message["method"] == CANCEL_TASK and self._guard.tasks.find_tools(task, self._audit.client.token_name):
             return ForwardedRequest(message["id"], CANCEL_TASK)
         verdict = self.find_task_verdict(task, now, out)
         return None if verdict is None else self._apply_verdict(verdict, message, f"task/{task}", out)
@@ -278,10 +278,10 @@ class RequestDecider:
         checked_list = self._lists.require(TOOL, now, out)
         if checked_list is None:
             return None
-        tools = self._guard.tasks.find_tools(task, self._audit.owner)
+        tools = self._guard.tasks.find_tools(task, self._audit.client.token_name)
         verdicts = [self._find_verdict(checked_list, tool) for tool in sorted(tools)]
         if not verdicts:
-            return self._guard.check_unknown_task(task, self._audit.client, self._audit.owner)
+            return self._guard.check_unknown_task(task, self._audit.client)
         worst = choose_strictest_action(*(verdict.action for verdict in verdicts))
         return next(verdict for verdict in verdicts if verdict.action == worst)
 
@@ -328,7 +328,7 @@ class RequestDecider:
             checked_list = self._lists.require(kind, now, out)
             return None if checked_list is None else self._find_verdict(checked_list, key)
 
-        host = build_gateway_host(self._guard, self._audit.client, find_verdict, self._audit.teams)
+        host = build_gateway_host(self._guard, self._audit.client, find_verdict)
         params = message.get("params")
         try:
             if message["method"] == _LIST_INTERCEPTORS:

@@ -94,7 +94,7 @@ class CheckedServer:
         self.check(read_server_info(result), out)
         if self.is_refused:
             return self._verdicts["serverInfo"]
-        announces = self._guard.policy.announces_interceptors(self._guard.server, self._audit.client)
+        announces = self._guard.policy.announces_interceptors(self._guard.server, self._audit.client.name)
         return self._edit_response(
             data, ttl, announces_interceptors=announces and not self.has_extension(INTERCEPTORS, out)
         )

@@ -28,7 +28,9 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import split_array
-from pinwarden.gateway.guard import Guard
+from pinwarden.core.record import replace
+from pinwarden.gateway.audit.event import AuditEvent
+from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts, take_off_fast_path
 from pinwarden.gateway.session.fast_path import CallFastPath
 from pinwarden.gateway.session.list_subscription import ListSubscription
@@ -76,6 +78,7 @@ from pinwarden.surface.surface import TOOL
 _NOTIFICATION = "notifications/"
 _MAX_METHOD = 100  # characters of a method in the audit log
 _AMBIGUOUS = "Two JSON parsers could read this message differently."
+_UNKNOWN_CLIENT = SessionClient()
 _APPROVALS_UNREADABLE = "The approvals cannot be read, so everything is blocked."
 
 
@@ -87,24 +90,20 @@ class Session:
         guard: Guard,
         *,
         name: str,
-        client: str = "",
-        teams: tuple[str, ...] = (),
+        client: SessionClient = _UNKNOWN_CLIENT,
         response_seconds: float = 0.0,
     ) -> None:
         """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
 
-        ``client`` is the client name of the token; if it is empty, the name in ``clientInfo`` is used. ``teams`` are
-        the teams that the token names.
+        ``client`` is what the token says about the client; without a token, the name in ``clientInfo`` is added.
         ``response_seconds`` is how long the server may take to respond; 0 if the transport handles timeouts.
         """
         self.guard = guard
         self.name = name
-        self._has_token = bool(client)
         self._limits = guard.limits
         self._json = guard.limits.json_limits
         self._lock = RLock()
         self._audit = SessionAudit(guard, name, client)
-        self._audit.teams = teams
         self._lists = CheckedLists(guard, self._audit, name)
         self._server = CheckedServer(guard, self._audit)
         self._subscription = ListSubscription(guard, self._lists)
@@ -128,7 +127,11 @@ class Session:
     @property
     def client(self) -> str:
         """The name of the client."""
-        return self._audit.client
+        return self._audit.client.name
+
+    def build_lifecycle_event(self, kind: str, reason: str) -> AuditEvent:
+        """Return the audit event for the start or the end of the session."""
+        return self._audit.build_lifecycle_event(kind, reason)
 
     @property
     def server_info(self) -> dict[str, Any] | None:
@@ -393,11 +396,12 @@ class Session:
         elif not self._server.version and (meta := read_stateless_meta(params)) is not None:
             self._lists.set_client_meta(meta)
             client_info = meta.get(CLIENT_META)
-        if self._has_token or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
+        client = self._audit.client
+        if client.token_name or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
             return
         name = client_info["name"][:200]
-        if name != self._audit.client:
-            self._audit.client = name
+        if name != client.claimed_name:
+            self._audit.client = replace(client, claimed_name=name)
             self._lists.invalidate()  # the policy may have rules for this client
             self._server.invalidate()
 
