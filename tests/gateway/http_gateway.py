@@ -22,7 +22,7 @@ from pinwarden.gateway.http.merged import create_merged_route
 from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstream
-from pinwarden.gateway.http.telemetry import Tracing
+from pinwarden.gateway.http.tracing import Tracing
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.recorder import LoopRecorder, OutputRecorder

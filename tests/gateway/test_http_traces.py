@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from pinwarden.gateway.http.telemetry import Tracing, configure_tracing
+from pinwarden.gateway.http.tracing import Tracing, configure_tracing
 from tests.gateway.http_gateway import (
     TOKEN,
     InMemoryRecorder,
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 ONE_CALL = """
 import os, sys
 from pathlib import Path
-from pinwarden.gateway.http.telemetry import configure_tracing
+from pinwarden.gateway.http.tracing import configure_tracing
 from tests.gateway.http_gateway import UpstreamServer, RawClient, gateway, guard
 from tests.servers import talking
 

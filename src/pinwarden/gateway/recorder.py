@@ -6,21 +6,23 @@ event loop, and counts events for the metrics.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.event import CALLED, AuditEvent
+from pinwarden.gateway.audit.event import BLOCKED, CALLED, AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.session.output import SessionOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pinwarden.gateway.audit.log import AuditLog
     from pinwarden.gateway.store.reviews import SightingRecorder
 
+_SERVER_REQUEST = "request"  # the `item_kind` of a server request
 _MAX_QUEUED = 1_000  # outputs whose definitions wait to be stored
 
 
@@ -97,14 +99,77 @@ class Recorder:
                 self._print_line(f"definitions could not be stored for review: {reason}")
 
 
+BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The upper bounds of the buckets of a `Histogram`, in seconds. The event loop's clock counts milliseconds."""
+_MAX_CLIENTS = 1000  # clients that are counted separately
+OTHER_CLIENTS = "(other)"
+"""The name under which all further clients are counted. No client can have this name."""
+
+
+class Histogram:
+    """Counts durations by bucket, and how many of the requests failed."""
+
+    __slots__ = ("counts", "failures", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+        """The sum of all durations."""
+        self.failures = 0
+
+    def add(self, seconds: float) -> None:
+        """Count a request."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.seconds += seconds
+
+
+class ClientCounters:
+    """Counts what clients used, and what was refused, for a bounded number of clients."""
+
+    def __init__(self) -> None:
+        self.uses: dict[str, int] = {}
+        """Forwarded uses of tools, prompts and resources, by client."""
+        self.refusals: dict[str, int] = {}
+        """Messages that were refused, or from which something was removed, by client."""
+
+    def count_use(self, client: str) -> None:
+        """Count a use that was forwarded."""
+        increment_bounded(self.uses, client)
+
+    def count_events(self, events: Sequence[AuditEvent]) -> None:
+        """Count the events about one message: each use, and at most one refusal."""
+        refused = ""
+        for event in events:
+            if event.kind == CALLED and event.item_kind != _SERVER_REQUEST:
+                self.count_use(event.client)
+            elif event.kind == BLOCKED:
+                refused = event.client
+        if refused:
+            increment_bounded(self.refusals, refused)
+
+
+def increment_bounded(counts: dict[str, int], client: str) -> None:
+    """Count an event of a client; beyond a bounded number of clients, under `OTHER_CLIENTS`."""
+    if client not in counts and len(counts) >= _MAX_CLIENTS:
+        client = OTHER_CLIENTS
+    counts[client] = counts.get(client, 0) + 1
+
+
 class LoopRecorder:
-    """Records outputs without blocking the event loop, and counts them."""
+    """Records outputs without blocking the event loop, and counts them and the time that requests take."""
 
     def __init__(
-        self, recorder: OutputRecorder, record_call: Callable[[AuditEvent, int | str], None] | None = None
+        self,
+        recorder: OutputRecorder,
+        record_call: Callable[[AuditEvent, int | str], None] | None = None,
+        clients: ClientCounters | None = None,
     ) -> None:
+        """``clients`` are the counters that all servers of a gateway share."""
         self._recorder = recorder
         self._record_call = record_call
+        self._clients = clients or ClientCounters()
+        self.durations: dict[str, Histogram] = {}
+        """How long requests took, by their class."""
         self.outputs = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
@@ -138,9 +203,19 @@ class LoopRecorder:
         self._record_call(event, request_id)
         self.outputs += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
+        self._clients.count_use(event.client)
 
     def count(self, output: SessionOutput) -> None:
         """Count a recorded output."""
         self.outputs += 1
         for event in output.events:
             self.kinds[event.kind] = self.kinds.get(event.kind, 0) + 1
+        self._clients.count_events(output.events)
+
+    def add_duration(self, request_class: str, seconds: float, *, failed: bool) -> None:
+        """Count a request that got its response. ``request_class`` must be one of few words, never a tool's name."""
+        histogram = self.durations.get(request_class)
+        if histogram is None:
+            histogram = self.durations[request_class] = Histogram()
+        histogram.add(seconds)
+        histogram.failures += failed

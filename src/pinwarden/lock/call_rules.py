@@ -80,6 +80,12 @@ def read_hints(definition: Any) -> tuple[bool, bool]:
     return read_only, not read_only and hints.get("destructiveHint") is not False
 
 
+def classify_tool(definition: Any) -> str:
+    """Return the class of a tool by its hints: ``read_only``, ``write`` or ``destructive``. See `read_hints`."""
+    read_only, destructive = read_hints(definition)
+    return "read_only" if read_only else "destructive" if destructive else "write"
+
+
 def decide_call(policy: GatewayPolicy, call: CallFacts) -> CallDecision:
     """Decide on a call. A second policy that tightens the first one can deny calls and add limits."""
     matching = [(index, rule) for index, rule in enumerate(policy.rules) if _applies(rule, call)]

@@ -53,6 +53,13 @@ def _configure_gateway(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address to listen on (default: 127.0.0.1:8642); port 0 picks a free one",
     )
+    parser.add_argument(
+        "--metrics-listen",
+        type=parse_address,
+        default=None,
+        metavar="HOST:PORT",
+        help="also serve /metrics, /healthz and /readyz there, without TLS and to anyone who reaches it",
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM format; enables TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, if it is in another file")
     parser.add_argument("--policy", metavar="FILE", help="policy file (default: pinwarden.toml in the project)")
@@ -305,6 +312,7 @@ def _build_settings(args: Namespace) -> Settings:
     host, port = args.listen
     return Settings(
         listening=ListenAddress(host=host, port=port, certificate=_to_path(args.tls_cert), key=_to_path(args.tls_key)),
+        status=args.metrics_listen,
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),

@@ -30,7 +30,7 @@ from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 from pinwarden.system.fair_executor import FairExecutor
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.telemetry import Tracing
+    from pinwarden.gateway.http.tracing import Tracing
 
 
 class Conversation(MessageRelay):
@@ -208,9 +208,12 @@ class Conversation(MessageRelay):
         if self.closed:
             return
         self.closed = True
-        sinks = [
-            (pending.sink, self._open_requests.is_cancelled(pending)) for pending in self._open_requests.by_id.values()
-        ]
+        now, sinks = self._clock(), []
+        for pending in self._open_requests.by_id.values():
+            cancelled = self._open_requests.is_cancelled(pending)
+            sinks.append((pending.sink, cancelled))
+            if not cancelled:
+                self._count_response(pending, now, failed=True)
         self._queue.drop()
         self._throttle.clear()
         self._release_slow_requests(self._slow_requests)

@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
@@ -23,7 +25,8 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress, read_file_stamp
 from pinwarden.gateway.http.merged import create_merged_route
 from pinwarden.gateway.http.session_manager import SessionManager
-from pinwarden.gateway.http.telemetry import StatusPages, configure_tracing, make_audit_check
+from pinwarden.gateway.http.status_pages import OperatorEndpoint, StatusPages, make_audit_check
+from pinwarden.gateway.http.tracing import configure_tracing
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import PUBLISHED_BASELINE, name_lock_baseline
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from pinwarden.system.change_feed import ChangeFeed, Mark
 
 _SWITCH_SECONDS = 0.0002
+_COUNT_SECONDS = 5.0
 _MAX_POLICY_BYTES = 1 << 20
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -51,6 +55,8 @@ class Settings(Record):
     """Settings of the HTTP gateway."""
 
     listening: ListenAddress
+    status: tuple[str, int] | None = None
+    """Host and port on which health, readiness and metrics are served without a token."""
     permissions: Permissions = Permissions()
     hosts: tuple[str, ...] = ()
     """Host names under which clients reach the gateway, in addition to the listen address."""
@@ -110,6 +116,8 @@ class HttpGateway:
         self._resource_server: ResourceServer | None = None
         self._key_generation = 0
         self._fleet: FleetService | None = None
+        self._status_pages: StatusPages | None = None
+        self._next_count = 0.0
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
         """Read lock, policy and tokens, and listen for clients. Returns the host, the port and the servers."""
@@ -142,7 +150,34 @@ class HttpGateway:
         access = Access(self._list_hosts(), settings.origins, await clients.load(), resource_server)
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, create_merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
-        status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting_count)
+        status_pages = self._create_status_pages(manager, endpoint, serving, clients)
+        serving.connections.on_slow_disconnect = self._record_slow_disconnect
+        serving.write_log = self._write_log
+        endpoint.public_pages = {
+            "/healthz": status_pages.build_health_page,
+            "/readyz": status_pages.build_readiness_page,
+        }
+        self._fleet = FleetService(self._state, lambda: self._project)
+        endpoint.services = {SYNC_PATH: self._fleet.handle}
+        endpoint.pages = {"/metrics": status_pages.build_metrics_page}
+        serving.periodic += [self._reload, self._expire_tokens, self._start_counting_reviews]
+        await self._check_approvals(manager)
+        if self._shared is not None:
+            await loop.run_in_executor(None, self._shared.start, settings.limits.token_read_seconds)
+        if settings.status is None:
+            host, port = await serving.start(settings.listening)
+            return host, port, locked
+        operators = OperatorEndpoint({**endpoint.public_pages, **endpoint.pages}, {*settings.hosts, "localhost"})
+        host, port = await serving.start(settings.listening, (operators, *settings.status))
+        self._write_log("health, readiness and metrics are at http://{}:{}".format(*serving.status_address or ()))
+        return host, port, locked
+
+    def _create_status_pages(
+        self, manager: SessionManager, endpoint: Endpoint, serving: HttpServer, clients: KnownClients
+    ) -> StatusPages:
+        status_pages = self._status_pages = StatusPages(
+            manager, endpoint, serving.connections, lambda: self.log.waiting_count, self._factory.clients
+        )
         status_pages.problems = [
             make_audit_check(lambda: self.log.refusal),
             lambda: self._lock_problem,
@@ -155,21 +190,7 @@ class HttpGateway:
             lambda: self._publication_problem,
             lambda: "" if self._resource_server is None else self._resource_server.problem,
         ]
-        serving.connections.on_slow_disconnect = self._record_slow_disconnect
-        serving.write_log = self._write_log
-        endpoint.public_pages = {
-            "/healthz": status_pages.build_health_page,
-            "/readyz": status_pages.build_readiness_page,
-        }
-        self._fleet = FleetService(self._state, lambda: self._project)
-        endpoint.services = {SYNC_PATH: self._fleet.handle}
-        endpoint.pages = {"/metrics": status_pages.build_metrics_page}
-        serving.periodic += [self._reload, self._expire_tokens]
-        await self._check_approvals(manager)
-        if self._shared is not None:
-            await loop.run_in_executor(None, self._shared.start, settings.limits.token_read_seconds)
-        host, port = await serving.start(settings.listening)
-        return host, port, locked
+        return status_pages
 
     async def stop(self) -> None:
         """Close connections, the database and the log."""
@@ -360,6 +381,21 @@ class HttpGateway:
             self._factory.set_policy(policy)
             self._write_log("the policy was reloaded")
             self._warn_if_observing()
+
+    async def _start_counting_reviews(self) -> None:
+        """Count the pending reviews for the metrics, in a task: other periodic work must not wait for the database."""
+        now = asyncio.get_running_loop().time()
+        if self._manager is not None and now >= self._next_count:
+            self._next_count = inf  # until this count is done
+            self._manager.run_task(self._count_reviews(now))
+
+    async def _count_reviews(self, now: float) -> None:
+        counts = None
+        with suppress(PinwardenError):  # while the database is away, the number is unknown
+            counts = await asyncio.get_running_loop().run_in_executor(None, self._state.reviews.count_pending)
+        if self._status_pages is not None:
+            self._status_pages.pending_reviews = counts
+        self._next_count = now + _COUNT_SECONDS
 
     def _warn_if_observing(self) -> None:
         """Warn if the policy reports changes without blocking them."""

@@ -18,13 +18,16 @@ from time import monotonic, sleep
 
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.http.connection import ClientConnections
+from pinwarden.gateway.http.connection import ClientConnections, RequestHandler
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, limit_connections
 
 _BACKLOG = 1024
+STATUS_LIMITS = HttpLimits(max_connections=64)
+"""The limits of the listener for operators."""
+_STATUS_BACKLOG = 16
 _THREADS = 32  # for disk, database and name lookups
 
 
@@ -46,14 +49,20 @@ class HttpServer:
         self._limits = limits
         self.connections = ClientConnections(endpoint, limits)
         self._server: asyncio.Server | SecureServer | None = None
+        self._status_server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
         self.write_log: Callable[[str], None] = _ignore
         self._ticker: asyncio.Task[None] | None = None
         self.periodic: list[Callable[[], Awaitable[None]]] = []
         """Functions to run about once a second."""
 
-    async def start(self, listening: ListenAddress) -> tuple[str, int]:
-        """Listen for clients. Returns the host and port."""
+    async def start(
+        self, listening: ListenAddress, status: tuple[RequestHandler, str, int] | None = None
+    ) -> tuple[str, int]:
+        """Listen for clients. Returns the host and port.
+
+        ``status`` are the handler, host and port of another listener, without TLS, that stays open until the end.
+        """
         if listening.certificate is not None:
             self._certificate = Certificate(listening.certificate, listening.key)
         tls = None if self._certificate is None else self._certificate.context
@@ -66,21 +75,18 @@ class HttpServer:
         max_open = self.connections.max_open = limit_connections(self._limits.max_connections)
         # asyncio accepts the whole backlog before it reports the first connection to `ClientConnections`.
         backlog = max(1, min(_BACKLOG, max_open // 2))
-        host, port = listening.host, listening.port
-        try:
-            if tls is None:
-                self._server = await loop.create_server(self.connections, host, port, backlog=backlog)
-            else:
-                self._server = await start_secure_server(self.connections, tls, host, port, backlog)
-        except (OSError, OverflowError) as err:
-            raise PinwardenError(
-                "GATEWAY_UNAVAILABLE",
-                f"the gateway cannot listen on {listening.host}:{listening.port}: {describe_os_error(err)}",
-                hint="Choose another address with --listen HOST:PORT, or stop the program that uses this one.",
-            ) from err
+        self._server = await _listen(self.connections, "--listen", listening.host, listening.port, backlog, tls)
+        if status is not None:
+            handler, host, port = status
+            operators = ClientConnections(handler, STATUS_LIMITS)
+            self._status_server = await _listen(operators, "--metrics-listen", host, port, _STATUS_BACKLOG)
         self._ticker = loop.create_task(self._tick_forever())
-        host, port, *_ = self._server.sockets[0].getsockname()
-        return host, port
+        return _get_address(self._server)
+
+    @property
+    def status_address(self) -> tuple[str, int] | None:
+        """Host and port of the other listener."""
+        return None if self._status_server is None else _get_address(self._status_server)
 
     async def stop(self, *, drain: bool = True, stop_waiting: asyncio.Event | None = None) -> bool:
         """Stop listening, drain open requests, then end all conversations. Returns whether requests ended in time."""
@@ -92,6 +98,8 @@ class HttpServer:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ticker
+        if self._status_server is not None:
+            self._status_server.close()
         self._manager.close()
         return drained
 
@@ -120,6 +128,27 @@ class HttpServer:
 
 def _ignore(text: str) -> None:
     del text
+
+
+async def _listen(  # noqa: PLR0913, PLR0917  what to listen on, and the option that names it
+    connections: ClientConnections, option: str, host: str, port: int, backlog: int, tls: ssl.SSLContext | None = None
+) -> asyncio.Server | SecureServer:
+    try:
+        if tls is not None:
+            return await start_secure_server(connections, tls, host, port, backlog)
+        return await asyncio.get_running_loop().create_server(connections, host, port, backlog=backlog)
+    except (OSError, OverflowError) as err:
+        raise PinwardenError(
+            "GATEWAY_UNAVAILABLE",
+            f"the gateway cannot listen on {host}:{port}: {describe_os_error(err)}",
+            hint=f"Choose another address with {option} HOST:PORT, or stop the program that uses this one.",
+        ) from err
+
+
+def _get_address(server: asyncio.Server | SecureServer) -> tuple[str, int]:
+    """Return the host and port that a server listens on."""
+    host, port, *_ = server.sockets[0].getsockname()
+    return host, port
 
 
 class Certificate:

@@ -37,6 +37,7 @@ from pinwarden.gateway.http.session_queue import PendingRefusals, SessionQueue
 from pinwarden.gateway.http.upstream_transport import PostedRequest, UpstreamTransport
 from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
+from pinwarden.gateway.session.lists import DISCOVER
 from pinwarden.gateway.session.messages import (
     CALL,
     LISTEN,
@@ -58,7 +59,14 @@ from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUE
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.telemetry import Tracing
+    from pinwarden.gateway.http.tracing import Tracing
+
+
+_CLASSES = {
+    **dict.fromkeys(("initialize", DISCOVER), "open"),
+    **dict.fromkeys(("tools/list", "prompts/list", "resources/list", "resources/templates/list"), "list"),
+}
+"""The classes of requests in the metrics, by method; those of calls depend on the tool."""
 
 
 class DecidedMessage:
@@ -225,7 +233,7 @@ class MessageRelay(ABC):
                 return False
             request_id, body, message["id"] = new_id, changed, new_id[1]
         now = self.last_used = self._clock()
-        call = ToolCall(self, connection, request_id, client_id, now, stateless=stateless)
+        call = ToolCall(self, connection, request_id, client_id, name, now, stateless=stateless)
         call.deadline = now + self.limits.response_seconds
         connection.begin_response(call)
         open_requests.add_call(request_id, call, token)
@@ -250,6 +258,15 @@ class MessageRelay(ABC):
             self._fast_path.withdraw(request_id[1])
             return False
         return True
+
+    def _count_response(self, pending: PendingRequest | ToolCall, now: float, *, failed: bool) -> None:
+        """Count a request with its response for the metrics. Subscriptions have none."""
+        method = pending.method
+        if method != LISTEN:
+            request_class = (
+                self.session.find_call_class(pending.tool) if method == CALL else _CLASSES.get(method, "other")
+            )
+            self._recorder.add_duration(request_class, now - pending.sent_at, failed=failed)
 
     def _relay_in_order(self, message: ParsedMessage) -> None:
         """Relay a message of the client now, or queue it behind a message that takes long to check."""
@@ -323,6 +340,7 @@ class MessageRelay(ABC):
                 and self._fast_path.may_relay(data, value)
             ):
                 self._open_requests.forget(call.request_id)
+                self._count_response(call, now, failed=False)
                 call.send_result(data, value)
                 if posted is not None:
                     posted.has_response = True
@@ -469,6 +487,7 @@ class MessageRelay(ABC):
             request_id = message.id
             pending = None if request_id is None else self._open_requests.forget(request_id)
             if pending is not None:
+                self._count_response(pending, self._clock(), failed="error" in message.members)
                 pending.sink.respond(restore_client_id(message, pending), status)
             return
         pending = self._open_requests.find_by_message(message, None if posted is None else posted.request_id)

@@ -10,7 +10,14 @@ from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
 from pinwarden.gateway.http.upstream_transport import PostedRequest
-from pinwarden.gateway.session.messages import ParsedMessage, RequestId, build_error_response, encode, to_request_id
+from pinwarden.gateway.session.messages import (
+    CALL,
+    ParsedMessage,
+    RequestId,
+    build_error_response,
+    encode,
+    to_request_id,
+)
 from pinwarden.gateway.session.splice import replace_id, replace_value
 from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,
@@ -162,18 +169,24 @@ class PendingRequest:
         "client_id",
         "client_token",
         "deadline",
+        "method",
         "on_cancelled",
         "parameters",
         "rewritten",
         "sent_at",
         "sink",
         "token",
+        "tool",
     )
 
     def __init__(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
         self.sink = sink
         self.parameters = parameters
         self.sent_at = self.deadline = 0.0
+        self.method = message.method
+        name = message.params.get("name") if message.method == CALL else None
+        self.tool = name if type(name) is str else ""
+        """The tool that the client calls; empty for other methods."""
         self.client_id = message.members.get("id")
         self.client_token = message.meta.get("progressToken")
         self.token: RequestId | None = None
@@ -239,18 +252,20 @@ class ToolCall(PostedRequest):
             "transport",
             "listener",
         ),
-        *("client_id", "rewritten", "sent_at", "token", "upstream"),
+        *("client_id", "rewritten", "sent_at", "token", "tool", "upstream"),
     )
     client_token = None
+    method = CALL
     parameters = b""  # a call with ``mcp-param-`` headers takes no cached route
     stream = False
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         conversation: MessageRelay,
         connection: ClientConnection,
         request_id: RequestId,
         client_id: int | str,
+        tool: str,
         sent_at: float,
         *,
         stateless: bool,
@@ -262,6 +277,7 @@ class ToolCall(PostedRequest):
         super().__init__(request_id)
         self.client_id = client_id
         """The id that the client chose."""
+        self.tool = tool
         self.rewritten = request_id[1] is not client_id
         self.token: RequestId | None = None
         """The progress token. The id of a call with a token is never rewritten."""

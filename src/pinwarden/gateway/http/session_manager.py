@@ -28,7 +28,7 @@ from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.telemetry import Tracing
+    from pinwarden.gateway.http.tracing import Tracing
 
 T = TypeVar("T")
 Opener = Callable[[TransportOwner], UpstreamTransport]

@@ -19,7 +19,7 @@ from pinwarden.gateway.http.process_supervisor import ProcessSlots, ProcessSuper
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
-from pinwarden.gateway.recorder import LoopRecorder, Recorder
+from pinwarden.gateway.recorder import ClientCounters, LoopRecorder, Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
@@ -33,7 +33,7 @@ from pinwarden.system.secret_variables import add_secrets
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, find_placeholder_names
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.telemetry import Tracing
+    from pinwarden.gateway.http.tracing import Tracing
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
@@ -100,6 +100,8 @@ class UpstreamFactory:
         self._slots = ProcessSlots(limits.max_processes)
         self.policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self.tracing: Tracing | None = None
+        self.clients = ClientCounters()
+        """What each client used, of all servers."""
         self.shared: SharedApprovals | None = None
         """Approvals in the database, in addition to the lock."""
 
@@ -153,7 +155,8 @@ class UpstreamFactory:
         guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._build_opener(name, entry)
         recorder = self._recorder(name)
-        loop_recorder = LoopRecorder(recorder, None if recorder.log is None else recorder.log.record_call)
+        record_call = None if recorder.log is None else recorder.log.record_call
+        loop_recorder = LoopRecorder(recorder, record_call, self.clients)
         return Upstream(name, slug, guard, loop_recorder, opener, self.tracing)
 
     def _build_opener(self, name: str, entry: Entry) -> Opener:

@@ -19,10 +19,13 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.messages import CALL, build_notification, build_request
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.pages import parse_list_response
+from pinwarden.lock.call_rules import classify_tool
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
 DISCOVER = "server/discover"
+BLOCKED_CALL = "blocked"
+"""The class of calls of tools that the gateway blocks, or that the server does not list."""
 _RETRY_SECONDS = 2.0  # pause before the gateway requests a list again that it could not read
 _LONG = 30  # items of a long list; checking 30 changed items takes about ten milliseconds
 
@@ -35,6 +38,7 @@ class CheckedList:
             "received_at",
             "by_item",
             "by_key",
+            "call_classes",
             "call_events",
             "change_count",
             "epoch",
@@ -68,6 +72,8 @@ class CheckedList:
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
         """Verdicts by key and digest, because a list may contain the same name twice."""
+        self.call_classes: dict[str, str] = {}
+        """The classes of tools that were looked up, by tool name."""
 
     def check(self, guard: Guard, audit: SessionAudit, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
         """Compare the list with the approved surface. Returns the verdict of each item."""
@@ -80,6 +86,7 @@ class CheckedList:
                 self.by_key[verdict.key] = verdict
             if verdict.digest is not None:
                 self.by_item[verdict.key, verdict.digest.raw] = verdict
+        self.call_classes = {}
         self.epoch = epoch
         return verdicts
 
@@ -231,6 +238,19 @@ class CheckedLists:
         checked_list = self._lists.get(kind.member)
         verdict = None if checked_list is None else checked_list.by_key.get(key)
         return None if verdict is None else verdict.value
+
+    def find_call_class(self, tool: str) -> str:
+        """Return the class of a tool for metrics: that of its hints, or `BLOCKED_CALL`."""
+        tools = self._lists.get(TOOL.member)
+        if tools is None:
+            return BLOCKED_CALL
+        found = tools.call_classes.get(tool)
+        if found is None:
+            verdict = tools.by_key.get(tool)
+            if verdict is None or not verdict.passes:
+                return BLOCKED_CALL  # not stored: clients may send any number of names
+            found = tools.call_classes[tool] = classify_tool(None if verdict.code else verdict.value)
+        return found
 
     def may_be_slow(self, now: float) -> bool:
         """Whether handling the next message may include checking a long list."""

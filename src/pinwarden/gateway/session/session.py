@@ -171,6 +171,10 @@ class Session:
         """Return the definition of a tool in the last list; None if the list does not have the tool."""
         return self._lists.find_definition(TOOL, tool)
 
+    def find_call_class(self, tool: str) -> str:
+        """Return the class of a tool for metrics: that of its hints, or ``blocked``."""
+        return self._lists.find_call_class(tool)
+
     def expire_list(self, method: str) -> None:
         """Mark the list of a ``list_changed`` notification as outdated before the session handles the notification."""
         with self._lock:

@@ -15,6 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field_names, replace
 from pinwarden.gateway.audit.event import HELD, AuditEvent
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
+from pinwarden.lock.gateway_policy import DRIFT_LEVELS
 from pinwarden.system.clock import now
 from pinwarden.system.database import Database, Row, Transaction
 from pinwarden.system.masking import mask_item_key
@@ -127,6 +128,14 @@ class Reviews:
             tuple(states),
         )
         return [_parse_review(row) for row in rows]
+
+    def count_pending(self) -> dict[str, int]:
+        """Return how many changes are pending, by severity. Every severity is present."""
+        rows = self._database.rows("SELECT level, COUNT(*) FROM review WHERE state = ? GROUP BY level", (PENDING,))
+        counts = dict.fromkeys(DRIFT_LEVELS, 0)
+        for level, count in rows:
+            counts[level if level in counts else DRIFT_LEVELS[-1]] += count
+        return counts
 
     def read_change_mark(self) -> tuple[Row, ...]:
         """Return a value that differs after every change of what is pending, and after every decision."""
