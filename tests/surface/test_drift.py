@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.core.json_values import resolve_pointer
 from pinwarden.core.record import replace
-from pinwarden.surface.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES
-from pinwarden.surface.drift.compare import ABSENT, blocked_by_default, compare
+from pinwarden.core.report import FindingKinds
+from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, CUE_ORDER, REVIEW, SEVERITIES, Change
+from pinwarden.surface.drift.compare import blocked_by_default, compare
+from pinwarden.surface.drift.summary import group_changes
 from pinwarden.surface.scan import cues
 from pinwarden.surface.surface import TOOL, Item, surface_from_listing
 from tests.conformance.vectors import REPOSITORY
@@ -42,6 +46,29 @@ def real(name: str) -> Listing:
 
 def test_every_kind_has_a_severity_and_a_reason_that_ends_as_a_sentence() -> None:
     assert all(row.severity in SEVERITIES and row.reason.endswith(".") for row in CHANGE_KINDS.values())
+
+
+@pytest.mark.parametrize("table", [CHANGE_KINDS, CONFIG_KINDS], ids=["surface", "configuration"])
+def test_every_kind_that_needs_a_review_has_a_phrase_for_one_change_and_for_two(table: FindingKinds) -> None:
+    for row in table.values():
+        assert row.phrase or row.severity != REVIEW, row.kind
+        if row.severity == CRITICAL or not row.phrase:
+            continue
+        change = Change(
+            entity="tool",
+            name="search",
+            field="description",
+            path="/description",
+            kind=row.kind,
+            severity=row.severity,
+            before=ABSENT,
+            after="new",
+            reason=row.reason,
+            phrase=row.phrase,
+        )
+        (group,) = group_changes([change])
+        assert re.fullmatch("[a-z ]+/[a-z ]+", f"{group.phrase.one}/{group.phrase.many}")
+        assert group.phrase.one != group.phrase.many or row.kind == "version_changed"
 
 
 def test_every_class_of_cues_has_a_kind() -> None:

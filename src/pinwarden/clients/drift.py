@@ -24,6 +24,7 @@ from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_val
 from pinwarden.system.redaction import mask_configured_value
 from pinwarden.system.target import StdioTarget, program_name
 
+_DETAIL = "configuration detail{s} changed"
 CONFIG_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("command_swapped", "The approved entry now starts another program."),
@@ -49,30 +50,40 @@ CONFIG_KINDS: FindingKinds = build_kind_table(
         (
             "started_directly",
             "The client starts the approved server directly instead of through Pinwarden, so changes are not blocked.",
+            _DETAIL,
         ),
-        ("pin_loosened", "The entry no longer names an exact release."),
-        ("pin_tightened", "The entry now names an exact release, and that release was not reviewed."),
-        ("release_changed", "The entry names another release of the same package."),
-        ("launcher_changed", "The same package is started by another program."),
-        ("program_moved", "A program with the same name is started from another folder."),
-        ("arguments_changed", "The arguments of the command changed."),
-        ("variable_added", "The server gets a variable that was not reviewed."),
-        ("variable_changed", "The value of a variable changed."),
-        ("variable_removed", "An approved variable was removed."),
-        ("header_added", "Requests have a header that was not reviewed."),
-        ("header_changed", "The value of a header changed."),
-        ("header_removed", "An approved header was removed."),
-        ("folder_changed", "The working directory of the command changed."),
-        ("address_changed", "The address changed, on the same host."),
-        ("transport_changed", "The transport changed."),
-        ("entry_enabled", "An approved entry that was disabled is now enabled."),
-        ("consent_widened", "The client now runs more calls without asking the user."),
-        ("unlocked_entry", "The server is approved for another client or scope, but not for this one."),
+        ("pin_loosened", "The entry no longer names an exact release.", "exact version{s} dropped"),
+        (
+            "pin_tightened",
+            "The entry now names an exact release, and that release was not reviewed.",
+            "exact version{s} configured",
+        ),
+        ("release_changed", "The entry names another release of the same package.", "other release{s} configured"),
+        ("launcher_changed", "The same package is started by another program.", "other launcher{s} configured"),
+        ("program_moved", "A program with the same name is started from another folder.", _DETAIL),
+        ("arguments_changed", "The arguments of the command changed.", "command{s} with other arguments"),
+        ("variable_added", "The server gets a variable that was not reviewed.", "variable{s} added"),
+        ("variable_changed", "The value of a variable changed.", "variable{s} changed"),
+        ("variable_removed", "An approved variable was removed.", "variable{s} removed"),
+        ("header_added", "Requests have a header that was not reviewed.", _DETAIL),
+        ("header_changed", "The value of a header changed.", _DETAIL),
+        ("header_removed", "An approved header was removed.", _DETAIL),
+        ("folder_changed", "The working directory of the command changed.", _DETAIL),
+        ("address_changed", "The address changed, on the same host.", "address{es} changed"),
+        ("transport_changed", "The transport changed.", _DETAIL),
+        ("entry_enabled", "An approved entry that was disabled is now enabled.", _DETAIL),
+        ("consent_widened", "The client now runs more calls without asking the user.", _DETAIL),
+        (
+            "unlocked_entry",
+            "The server is approved for another client or scope, but not for this one.",
+            "client{s} added",
+        ),
         (
             "answers_changed",
             "The file proposes another value for an input that is part of the server's command or address.",
+            _DETAIL,
         ),
-        ("member_changed", "Another member of the entry changed."),
+        ("member_changed", "Another member of the entry changed.", _DETAIL),
     ),
     info=(
         ("placeholder_spelled", "A reference to a variable is written differently, but names the same variable."),
@@ -121,6 +132,11 @@ def compare_proposed_inputs(name: str, before: Mapping[str, Any], after: Mapping
         return ()
     location = _EntryLocation(name=name, field="inputs", path="/inputs")
     return (location.build_change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
+
+
+def build_added_change(kind: str, server: ConfiguredServer) -> Change:
+    """Build the change of this kind for an entry that is not approved for its client and scope."""
+    return _EntryLocation(name=server.name, field="added").build_change(kind, ABSENT, describe_server(server))
 
 
 def build_unapproved_change(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
@@ -172,6 +188,8 @@ class _EntryLocation(Record):
             before=before,
             after=after,
             reason=" ".join((description.reason, *more)),
+            phrase=description.phrase,
+            topic="the configuration",
         )
 
 

@@ -123,19 +123,21 @@ class FindingKind(Record):
     kind: str
     severity: str
     reason: str
+    phrase: str = ""
+    """For a change: what a list of changes counts, such as ``parameter{s} removed``."""
 
 
 FindingKinds = Mapping[str, FindingKind]
 """The kinds of findings of one check, by name."""
 
 
-def build_kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
-    """Build a table. Each keyword is a severity, and its value has the kinds of that severity with their reasons."""
+def build_kind_table(**rows: tuple[tuple[str, str] | tuple[str, str, str], ...]) -> FindingKinds:
+    """Build a table. Each keyword is a severity; its value has a row for each kind: kind, reason, perhaps a phrase."""
     return MappingProxyType(
         {
-            kind: FindingKind(kind=kind, severity=severity, reason=reason)
+            row[0]: FindingKind(kind=row[0], severity=severity, reason=row[1], phrase=row[2] if len(row) > 2 else "")
             for severity, kinds in rows.items()
-            for kind, reason in kinds
+            for row in kinds
         }
     )
 

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pinwarden.clients.command_line import parse_launch, split_command
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import (
-    CONFIG_KINDS,
-    ENTITY,
+    build_added_change,
     build_unapproved_change,
     compare_entries,
-    describe_server,
     get_package_name,
     normalize_placeholders,
 )
@@ -42,7 +40,7 @@ from pinwarden.lock.locked_config import (
 )
 from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
-from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
+from pinwarden.surface.drift.changes import Change, sort_changes
 from pinwarden.system.environment_variables import to_variable_name
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import PROJECT_FOLDER, HttpAddress, HttpTarget, StdioTarget, Target
@@ -241,7 +239,7 @@ def find_repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, .
         seen: set[tuple[str, str]] = set()
         for server in file.servers:
             if (server.name, server.scope) in seen:
-                repeated.append(UnknownServer(server=server, change=_build_added_change("repeated_entry", server)))
+                repeated.append(UnknownServer(server=server, change=build_added_change("repeated_entry", server)))
             seen.add((server.name, server.scope))
     return tuple(repeated)
 
@@ -267,23 +265,8 @@ def _compare_with_other_files(
             else identify_entry(enforced)
         )
         if identity is not None and identity == approved:
-            return _build_added_change("unlocked_entry", server)
+            return build_added_change("unlocked_entry", server)
     return build_unapproved_change(server, ())
-
-
-def _build_added_change(kind: str, server: ConfiguredServer) -> Change:
-    row = CONFIG_KINDS[kind]
-    return Change(
-        entity=ENTITY,
-        name=server.name,
-        field="added",
-        path="",
-        kind=row.kind,
-        severity=row.severity,
-        before=ABSENT,
-        after=describe_server(server),
-        reason=row.reason,
-    )
 
 
 def _get_package_of_entry(entry: LockedConfig) -> str | None:

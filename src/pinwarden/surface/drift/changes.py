@@ -52,6 +52,8 @@ CUE_ORDER = (
 )
 """The codes of cues, the most severe first. The first one in a text decides the kind of the change."""
 
+_DETAIL = "{detail}{s} changed"
+
 CHANGE_KINDS: FindingKinds = build_kind_table(
     critical=(
         ("new_hidden_characters", "The text now contains characters that a model reads but a person does not see."),
@@ -93,71 +95,99 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("unsafe_address", "The address has a scheme that can run code or read local files."),
     ),
     review=(
-        ("item_added", "The item did not exist when the server was approved."),
-        ("renamed_in_release", "A new release of the server renamed an approved item."),
-        ("text_changed", "Text that the model or the user reads has changed."),
-        ("text_added", "Text that the model or the user reads was added."),
-        ("text_removed", "Text that the model or the user reads was removed."),
-        ("schema_added", "The item now has a schema."),
-        ("schema_removed", "The approved schema was removed, so any values are accepted."),
-        ("parameter_added", "The tool has a new parameter that was not reviewed."),
-        ("parameter_removed", "A parameter was removed, so reviewed calls may behave differently."),
-        ("parameter_required", "A parameter is now required that the model could omit before."),
-        ("parameter_optional", "The model can now omit a parameter that was required before."),
-        ("required_changed", "The list of required parameters changed."),
-        ("result_added", "Results can contain a new member that was not reviewed."),
-        ("result_removed", "The schema of results no longer has this member."),
-        ("promise_dropped", "Results may now omit a member that was always present before."),
-        ("bound_added", "A new limit means that fewer values are accepted."),
-        ("bound_tightened", "A stricter limit means that fewer values are accepted."),
-        ("enum_shrunk", "Some approved values are no longer accepted, so the model has fewer choices."),
-        ("type_narrowed", "Fewer types are accepted. If null is no longer accepted, the model must give a value."),
-        ("schema_tightened", "A part of the schema accepts fewer values."),
-        ("alternative_removed", "One of the approved alternatives is no longer accepted."),
-        ("negation_tightened", "A schema under 'not' now excludes more values."),
-        ("additional_properties_opened", "Members that the schema does not name are now accepted."),
-        ("bound_removed", "A limit on values was removed."),
-        ("bound_loosened", "A limit was relaxed, so more values are accepted."),
-        ("more_demanded", "A minimum length or size is higher, so the model must give more than before."),
-        ("enum_grown", "The list of accepted values has new entries."),
-        ("enum_removed", "Any value is accepted where a list of values was approved."),
-        ("constant_changed", "The only accepted value changed."),
-        ("constant_removed", "Any value is accepted where only one was approved."),
-        ("values_prescribed", "The schema now prescribes values or their format."),
-        ("pattern_changed", "The format of values changed. Which values it accepts cannot be compared."),
-        ("pattern_removed", "The format of values is no longer checked."),
-        ("type_grown", "Values of more types are accepted."),
-        ("type_changed", "The type of values changed."),
-        ("type_removed", "Values of every type are accepted."),
-        ("schema_loosened", "A part of the schema accepts more values."),
-        ("subschema_added", "A part of the schema was added."),
-        ("subschema_removed", "A part of the schema that limited values was removed."),
-        ("alternative_added", "One more alternative is accepted."),
-        ("negation_loosened", "A schema under 'not' now excludes fewer values."),
-        ("condition_changed", "The condition that chooses between parts of the schema changed."),
-        ("default_changed", "The default value changed, which applies if the model gives no value."),
-        ("examples_changed", "The examples changed, and models tend to follow examples."),
-        ("reference_changed", "A reference now points to another part of the schema."),
-        ("dialect_unknown", "The schema names a dialect that Pinwarden does not know."),
-        ("keyword_changed", "A keyword changed, and Pinwarden does not know which values it accepts."),
-        ("annotation_declared", "An annotation was added, and hosts may rely on it."),
-        ("annotation_withdrawn", "An annotation was removed, and hosts differ in what they assume without it."),
-        ("annotation_changed", "An annotation that describes the behaviour of the tool changed."),
-        ("argument_added", "The prompt has a new argument that was not reviewed."),
-        ("argument_removed", "The prompt no longer has this argument."),
-        ("argument_required", "The prompt now requires this argument."),
-        ("argument_optional", "The prompt no longer requires this argument."),
-        ("address_changed", "The address changed."),
-        ("icon_changed", "The icon by which a user recognises the item changed."),
-        ("media_type_changed", "The media type of the content changed."),
-        ("member_changed", "Another member of the item changed."),
-        ("capability_added", "The server offers a capability that was not reviewed."),
-        ("capability_changed", "The server describes its capabilities differently."),
-        ("identity_changed", "The name of the server changed."),
-        ("changed", "The item changed in a way that no rule covers."),
+        ("item_added", "The item did not exist when the server was approved.", "{item}{s} added"),
+        ("renamed_in_release", "A new release of the server renamed an approved item.", "{item}{s} renamed"),
+        ("text_changed", "Text that the model or the user reads has changed.", "{text}{s} reworded"),
+        ("text_added", "Text that the model or the user reads was added.", "{text}{s} added"),
+        ("text_removed", "Text that the model or the user reads was removed.", "{text}{s} removed"),
+        ("schema_added", "The item now has a schema.", "{schema}{s} added"),
+        ("schema_removed", "The approved schema was removed, so any values are accepted.", "{schema}{s} removed"),
+        ("parameter_added", "The tool has a new parameter that was not reviewed.", "{required} parameter{s} added"),
+        (
+            "parameter_removed",
+            "A parameter was removed, so reviewed calls may behave differently.",
+            "parameter{s} removed",
+        ),
+        (
+            "parameter_required",
+            "A parameter is now required that the model could omit before.",
+            "parameter{s} now required",
+        ),
+        (
+            "parameter_optional",
+            "The model can now omit a parameter that was required before.",
+            "parameter{s} now optional",
+        ),
+        ("required_changed", "The list of required parameters changed.", "list{s} of required parameters changed"),
+        ("result_added", "Results can contain a new member that was not reviewed.", "result member{s} added"),
+        ("result_removed", "The schema of results no longer has this member.", "result member{s} removed"),
+        ("promise_dropped", "Results may now omit a member that was always present before.", _DETAIL),
+        ("bound_added", "A new limit means that fewer values are accepted.", _DETAIL),
+        ("bound_tightened", "A stricter limit means that fewer values are accepted.", _DETAIL),
+        ("enum_shrunk", "Some approved values are no longer accepted, so the model has fewer choices.", _DETAIL),
+        (
+            "type_narrowed",
+            "Fewer types are accepted. If null is no longer accepted, the model must give a value.",
+            _DETAIL,
+        ),
+        ("schema_tightened", "A part of the schema accepts fewer values.", _DETAIL),
+        ("alternative_removed", "One of the approved alternatives is no longer accepted.", _DETAIL),
+        ("negation_tightened", "A schema under 'not' now excludes more values.", _DETAIL),
+        ("additional_properties_opened", "Members that the schema does not name are now accepted.", _DETAIL),
+        ("bound_removed", "A limit on values was removed.", _DETAIL),
+        ("bound_loosened", "A limit was relaxed, so more values are accepted.", _DETAIL),
+        ("more_demanded", "A minimum length or size is higher, so the model must give more than before.", _DETAIL),
+        ("enum_grown", "The list of accepted values has new entries.", _DETAIL),
+        ("enum_removed", "Any value is accepted where a list of values was approved.", _DETAIL),
+        ("constant_changed", "The only accepted value changed.", _DETAIL),
+        ("constant_removed", "Any value is accepted where only one was approved.", _DETAIL),
+        ("values_prescribed", "The schema now prescribes values or their format.", _DETAIL),
+        ("pattern_changed", "The format of values changed. Which values it accepts cannot be compared.", _DETAIL),
+        ("pattern_removed", "The format of values is no longer checked.", _DETAIL),
+        ("type_grown", "Values of more types are accepted.", _DETAIL),
+        ("type_changed", "The type of values changed.", _DETAIL),
+        ("type_removed", "Values of every type are accepted.", _DETAIL),
+        ("schema_loosened", "A part of the schema accepts more values.", _DETAIL),
+        ("subschema_added", "A part of the schema was added.", _DETAIL),
+        ("subschema_removed", "A part of the schema that limited values was removed.", _DETAIL),
+        ("alternative_added", "One more alternative is accepted.", _DETAIL),
+        ("negation_loosened", "A schema under 'not' now excludes fewer values.", _DETAIL),
+        ("condition_changed", "The condition that chooses between parts of the schema changed.", _DETAIL),
+        (
+            "default_changed",
+            "The default value changed, which applies if the model gives no value.",
+            "default value{s} changed",
+        ),
+        ("examples_changed", "The examples changed, and models tend to follow examples.", _DETAIL),
+        ("reference_changed", "A reference now points to another part of the schema.", _DETAIL),
+        ("dialect_unknown", "The schema names a dialect that Pinwarden does not know.", _DETAIL),
+        ("keyword_changed", "A keyword changed, and Pinwarden does not know which values it accepts.", _DETAIL),
+        ("annotation_declared", "An annotation was added, and hosts may rely on it.", "hint{s} declared"),
+        (
+            "annotation_withdrawn",
+            "An annotation was removed, and hosts differ in what they assume without it.",
+            "hint{s} withdrawn",
+        ),
+        ("annotation_changed", "An annotation that describes the behaviour of the tool changed.", "hint{s} changed"),
+        ("argument_added", "The prompt has a new argument that was not reviewed.", "prompt argument{s} added"),
+        ("argument_removed", "The prompt no longer has this argument.", "prompt argument{s} removed"),
+        ("argument_required", "The prompt now requires this argument.", _DETAIL),
+        ("argument_optional", "The prompt no longer requires this argument.", _DETAIL),
+        ("address_changed", "The address changed.", "address{es} changed"),
+        ("icon_changed", "The icon by which a user recognises the item changed.", "icon{s} changed"),
+        ("media_type_changed", "The media type of the content changed.", _DETAIL),
+        ("member_changed", "Another member of the item changed.", _DETAIL),
+        ("capability_added", "The server offers a capability that was not reviewed.", "capabilit{y} added"),
+        ("capability_changed", "The server describes its capabilities differently.", "capabilit{y} changed"),
+        ("identity_changed", "The name of the server changed.", "server name{s} changed"),
+        ("changed", "The item changed in a way that no rule covers.", _DETAIL),
     ),
     info=(
-        ("item_removed", "The server no longer offers the item. Its approval is kept in case it returns."),
+        (
+            "item_removed",
+            "The server no longer offers the item. Its approval is kept in case it returns.",
+            "{item}{s} removed",
+        ),
         ("dialect_changed", "The schema names another JSON Schema dialect."),
         ("additional_properties_closed", "Members that the schema does not name are now refused."),
         (
@@ -174,7 +204,7 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("result_promised", "Results now always have this member."),
         ("order_changed", "The same entries are in another order."),
         ("same_meaning", "The notation changed, but the meaning is the same."),
-        ("version_changed", "The server states another version."),
+        ("version_changed", "The server states another version.", "other version stated"),
         ("identity_unstated", "The server no longer states its name, which was never verified."),
         ("capability_removed", "The server no longer offers this capability."),
         (
@@ -184,6 +214,12 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("content_fact_changed", "The size or the modification date of the content changed."),
     ),
 )
+"""All kinds of change of a surface. Critical changes are listed one by one; the others are counted by their phrase.
+
+Every kind that needs a review has a phrase. Changes of an ``info`` kind without a phrase have no effect, and lists may
+leave them out. ``{s}``, ``{es}`` and ``{y}`` are endings of the plural. ``{text}``, ``{item}``, ``{schema}``,
+``{required}`` and ``{detail}`` say what has changed; ``_build_phrase`` in ``summary.py`` fills them.
+"""
 
 
 class Change(Record):
@@ -205,6 +241,10 @@ class Change(Record):
     reason: str
     sentence: str = ""
     """The sentence or address that makes the change critical; empty if no single one does."""
+    phrase: str = ""
+    """The phrase of the kind."""
+    topic: str = ""
+    """What a person decides about, if that does not follow from the kind and path."""
 
     def to_json(self) -> dict[str, Any]:
         """Convert the change to a JSON object. An absent ``before`` or ``after`` value has no member in it."""
@@ -223,8 +263,9 @@ class Change(Record):
 
 
 def parse_change(value: Mapping[str, Any]) -> Change:
-    """Build a change from the JSON object that ``Change.to_json`` gives."""
-    return Change(**{"before": ABSENT, "after": ABSENT, **value})
+    """Build a change of a surface from the JSON object that ``Change.to_json`` gives."""
+    known = CHANGE_KINDS.get(value["kind"])
+    return Change(**{"before": ABSENT, "after": ABSENT, **value}, phrase=known.phrase if known else _DETAIL)
 
 
 def sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

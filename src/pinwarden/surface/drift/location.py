@@ -99,6 +99,7 @@ class ChangeLocation(Record):
             after=after,
             reason=" ".join(filter(None, reasons)),
             sentence=next((alarm.sentence for alarm in raised if alarm.kind == row.kind), ""),
+            phrase=row.phrase,
         )
 
     def _find_alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[Alarm]:

@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.core.record import Record
 from pinwarden.core.text import plural, show_invisible
 from pinwarden.surface.drift.approved_text import extract_host
-from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, INFO, Change
+from pinwarden.surface.drift.changes import CRITICAL, INFO, Change
 from pinwarden.surface.sentences import normalise
 
 _MAX_ATTACKS = 3  # changes that the sentence names one by one
@@ -102,10 +102,14 @@ def group_decisions(changes: Iterable[Change]) -> tuple[Decision, ...]:
             groups.setdefault((change.kind, _identify_alarm(change)), []).append(change)
         elif change.severity != INFO:
             groups.setdefault(("", _find_topic(change)), []).append(change)
-    ordered = sorted(groups, key=lambda key: (not key[0], _TOPICS.index(key[1]) if not key[0] else 0))
+    ordered = sorted(groups, key=lambda key: (not key[0], _rank_topic(key[1]) if not key[0] else 0))
     return tuple(
         Decision(topic=groups[key][0].reason if key[0] else key[1], changes=tuple(groups[key])) for key in ordered
     )
+
+
+def _rank_topic(topic: str) -> int:
+    return _TOPICS.index(topic) if topic in _TOPICS else len(_TOPICS)
 
 
 def _identify_alarm(change: Change) -> str:
@@ -122,26 +126,26 @@ def _identify_alarm(change: Change) -> str:
 
 _ITEM_ALARMS = frozenset({"renamed", "name_wrapped", "look_alike_name", "duplicate_name", "undigestable"})
 """Kinds that are about the names of items. All items with such a name are one decision."""
-_TOPICS = ("texts", "new items", "parameters", "results", "hints", "the server", "the configuration")
+_TOPICS = ("texts", "new items", "parameters", "results", "hints", "the server")
 
 
 def _find_topic(change: Change) -> str:
-    if change.entity == "config":
-        return "the configuration"
-    if change.kind in _TEXT_VERBS:
+    if change.topic:
+        return change.topic
+    if _is_about_text(change):
         return "texts"
-    if change.kind in _ITEM_VERBS:
+    if "{item}" in change.phrase:
         return "new items"
     if change.path.startswith("/outputSchema") or change.kind.startswith("result_"):
         return "results"
     if change.entity == "server":
         return "the server"
-    return "hints" if change.kind in _HINT_VERBS else "parameters"
+    return "hints" if change.kind.startswith("annotation_") else "parameters"
 
 
 def is_without_effect(change: Change) -> bool:
     """Whether a change affects only the notation, so that a list of changes may leave it out."""
-    return change.severity == INFO and change.kind not in _NAMED_INFO_KINDS
+    return change.severity == INFO and not change.phrase
 
 
 def find_required_parameters(changes: Iterable[Change]) -> set[tuple[str, str, str]]:
@@ -150,9 +154,7 @@ def find_required_parameters(changes: Iterable[Change]) -> set[tuple[str, str, s
 
 
 def _describe_attack(change: Change) -> str:
-    kind = CHANGE_KINDS.get(change.kind) if change.entity != "config" else None
-    reason = kind.reason if kind is not None else change.reason
-    sentence = reason.split(". ")[0].rstrip(".")
+    sentence = change.reason.split(". ")[0].rstrip(".")
     item = f"{change.entity} {show_invisible(change.name[:_MAX_NAME])}".strip()
     return f"{item}: {sentence[:1].lower()}{sentence[1:]}"
 
@@ -177,82 +179,36 @@ def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-_TEXT_VERBS = {"text_changed": "reworded", "text_added": "added", "text_removed": "removed"}
-_ITEM_VERBS = {"item_added": "added", "item_removed": "removed", "renamed_in_release": "renamed"}
-_HINT_VERBS = {
-    "annotation_declared": "declared",
-    "annotation_withdrawn": "withdrawn",
-    "annotation_changed": "changed",
-}
-_ENTITIES = {"resourceTemplate": "resource template"}
-_NAMED_INFO_KINDS = frozenset({"item_removed", "version_changed"})
-_PHRASES = {
-    "version_changed": ("other version stated", "other version stated"),
-    "parameter_removed": ("parameter removed", "parameters removed"),
-    "parameter_required": ("parameter now required", "parameters now required"),
-    "parameter_optional": ("parameter now optional", "parameters now optional"),
-    "required_changed": ("list of required parameters changed", "lists of required parameters changed"),
-    "result_added": ("result member added", "result members added"),
-    "result_removed": ("result member removed", "result members removed"),
-    "default_changed": ("default value changed", "default values changed"),
-    "argument_added": ("prompt argument added", "prompt arguments added"),
-    "argument_removed": ("prompt argument removed", "prompt arguments removed"),
-    "capability_added": ("capability added", "capabilities added"),
-    "capability_changed": ("capability changed", "capabilities changed"),
-    "identity_changed": ("server name changed", "server names changed"),
-    "icon_changed": ("icon changed", "icons changed"),
-    "address_changed": ("address changed", "addresses changed"),
-    "release_changed": ("other release configured", "other releases configured"),
-    "pin_tightened": ("exact version configured", "exact versions configured"),
-    "pin_loosened": ("exact version dropped", "exact versions dropped"),
-    "arguments_changed": ("command with other arguments", "commands with other arguments"),
-    "launcher_changed": ("other launcher configured", "other launchers configured"),
-    "variable_added": ("variable added", "variables added"),
-    "variable_changed": ("variable changed", "variables changed"),
-    "variable_removed": ("variable removed", "variables removed"),
-    "unlocked_entry": ("client added", "clients added"),
-}
 _RANKS = ("text", "item", "parameter", "argument", "annotation", "schema", "result")
 
 
 def _build_phrase(change: Change, *, is_required: bool) -> ChangePhrase:
+    """Fill the placeholders of a phrase: the endings of the plural, and what has changed."""
     member = change.path.rpartition("/")[2]
-    if change.kind in _TEXT_VERBS:
-        if member == "instructions":
-            phrase = f"instructions {_TEXT_VERBS[change.kind]}"
-            return ChangePhrase(one=phrase, many=phrase)
-        noun = member if member in ("title", "description", "name") else "text"
-        owner = "parameter " if change.path.startswith("/inputSchema") else ""
-        return _phrase(f"{owner}{noun}", _TEXT_VERBS[change.kind])
-    if change.kind in _ITEM_VERBS:
-        return _phrase(_ENTITIES.get(change.entity, change.entity), _ITEM_VERBS[change.kind])
-    if change.kind in _HINT_VERBS:
-        return _phrase("hint", _HINT_VERBS[change.kind])
-    if change.kind == "parameter_added":
-        return _phrase(f"{'required' if is_required else 'optional'} parameter", "added")
-    if change.kind in ("schema_added", "schema_removed"):
-        noun = "result schema" if change.path.startswith("/outputSchema") else "parameter schema"
-        return _phrase(noun, change.kind.removeprefix("schema_"))
-    if change.kind in _PHRASES:
-        one, many = _PHRASES[change.kind]
-        return ChangePhrase(one=one, many=many)
-    return _phrase(_name_detail(change), "changed")
+    text = member if member in ("title", "description", "name", "instructions") else "text"
+    in_results = change.path.startswith("/outputSchema")
+    in_parameters = change.path.startswith("/inputSchema")
+    nouns = {
+        "text": f"parameter {text}" if in_parameters else text,
+        "item": _ENTITIES.get(change.entity, change.entity),
+        "schema": "result schema" if in_results else "parameter schema",
+        "required": "required" if is_required else "optional",
+        "detail": "parameter detail" if in_parameters else "result detail" if in_results else "other detail",
+    }
+    one = change.phrase.format(**nouns, s="", es="", y="y")
+    is_plural = _is_about_text(change) and member == "instructions"
+    return ChangePhrase(one=one, many=one if is_plural else change.phrase.format(**nouns, s="s", es="es", y="ies"))
 
 
-def _name_detail(change: Change) -> str:
-    if change.path.startswith("/inputSchema"):
-        return "parameter detail"
-    if change.path.startswith("/outputSchema"):
-        return "result detail"
-    return "configuration detail" if change.entity == "config" else "other detail"
-
-
-def _phrase(noun: str, verb: str) -> ChangePhrase:
-    return ChangePhrase(one=f"{noun} {verb}", many=f"{noun}s {verb}")
+_ENTITIES = {"resourceTemplate": "resource template"}
 
 
 def _rank(change: Change) -> int:
-    if change.path.endswith(("/description", "/instructions")) and change.kind in _TEXT_VERBS:
+    if change.path.endswith(("/description", "/instructions")) and _is_about_text(change):
         return -1
     beginning = change.kind.partition("_")[0]
     return _RANKS.index(beginning) if beginning in _RANKS else len(_RANKS)
+
+
+def _is_about_text(change: Change) -> bool:
+    return "{text}" in change.phrase
