@@ -171,7 +171,7 @@ def test_attack_many_clients_cannot_exhaust_the_memory_of_the_counts() -> None:
     budgets = CallBudgets()
     limits = [CallLimit(count=1, seconds=60, rule="r")]
     for number in range(MAX_BUDGETS + 10):
-        budgets.find(f"client-{number}", (), "tool", limits)
+        budgets.get_or_create(f"client-{number}", (), "tool", limits)
     assert len(budgets._budgets) == MAX_BUDGETS
 
 

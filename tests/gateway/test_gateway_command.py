@@ -129,8 +129,11 @@ class Running:
         return answer.status, answer.headers["mcp-session-id"], json.loads(text).get("error")
 
     def names(self, server: str, token: str) -> list[str]:
+        """Return the names of the tools, or the status or error that came instead."""
         status, answer = self.ask(server, token)
-        return [tool["name"] for tool in answer["result"]["tools"]] if status == 200 else [str(status)]
+        if status != 200 or "error" in answer:
+            return [str(status) if status != 200 else answer["error"]["message"]]
+        return [tool["name"] for tool in answer["result"]["tools"]]
 
     def _connect(self, tls: ssl.SSLContext | None) -> http.client.HTTPConnection:
         if tls is not None:
@@ -265,6 +268,7 @@ def test_a_token_has_an_expiry_scopes_and_teams(project: Project, at: Running) -
     for wrong in (("--days", "0"), ("--days", "4000"), ("--team", "a b"), ("--allow", "all")):
         assert project("gateway", "token", "add", "wrong", *wrong).code == 2
     assert project("gateway", "token", "list", "--days", "3").code == 2
+    assert project("gateway", "token", "revoke", "brief").code == 0
 
 
 def test_an_expired_token_is_refused_and_listed_as_expired(project: Project, at: Running) -> None:

@@ -116,14 +116,14 @@ def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
 
 
 def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Another thread reads the lock and must not touch the connections."""
     ended_on: list[int] = []
     monkeypatch.setattr(UpstreamPool, "close", lambda _: ended_on.append(get_ident()))
 
     async def scene() -> None:
-        project = cast(Project, SimpleNamespace(variables={}))
+        project = cast(Project, SimpleNamespace(variables={}, home=tmp_path))
         locked = UpstreamFactory(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
         for port in (1, 2):
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
