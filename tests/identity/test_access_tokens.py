@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.identity.access_tokens import AccessToken, AccessTokenRules, verify_access_token
+from pinwarden.identity.settings import TokenLimits
 from pinwarden.identity.signed_token import VerificationKey, parse_keys
 from tests.support.oidc_provider import SigningKey, encode_part
 
@@ -242,7 +243,7 @@ def test_attack_15_an_id_token_is_no_access_token_even_for_the_right_audience(cl
 
 
 def test_the_type_of_access_tokens_can_be_required() -> None:
-    strict = replace(RULES, require_type=True)
+    strict = replace(RULES, limits=TokenLimits(require_type=True))
     assert verify_access_token(sign({"typ": "application/at+jwt"}), KEYS, strict, NOW).subject == "alice"
     assert verify_access_token(sign({"typ": "JWT"}), KEYS, RULES, NOW).subject == "alice"
     assert refusal(sign({"typ": "JWT"}), strict) == "type"

@@ -6,7 +6,7 @@ every format, so that it can neither mention a person nor be a link.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
@@ -133,7 +133,7 @@ def render_webhook(alert: Alert, identifier: str, time: str) -> dict[str, Any]:
     return {"type": f"pinwarden.{alert.topic}", "timestamp": time, "id": identifier, "data": alert_to_json(alert)}
 
 
-def render_slack(alert: Alert) -> dict[str, Any]:
+def render_slack(alert: Alert, _identifier: str = "", _time: str = "") -> dict[str, Any]:
     """Return the body for an incoming webhook of Slack. Plain text elements have no mentions and no links."""
     texts = [*alert.lines(), f"Next: {alert.command}"]
     blocks: list[Mapping[str, Any]] = [
@@ -147,7 +147,7 @@ def _escape_for_slack(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def render_teams(alert: Alert) -> dict[str, Any]:
+def render_teams(alert: Alert, _identifier: str = "", _time: str = "") -> dict[str, Any]:
     """Return an Adaptive Card for a workflow of Teams. Text runs are not parsed as Markdown."""
     texts = [*alert.lines(), f"Next: {alert.command}"]
     body: list[dict[str, Any]] = [_build_text_run(alert.title, {"weight": "Bolder", "size": "Medium"})]
@@ -170,3 +170,20 @@ def render_email(alert: Alert) -> tuple[str, str]:
     """Return the subject and the text of an e-mail."""
     lines = [alert.title, "", *(f"  {line}" for line in alert.lines()), "", f"Next: {alert.command}", ""]
     return f"Pinwarden: {alert.title}", "\n".join(lines)
+
+
+class WebMessage(Record):
+    """How alerts are sent to one kind of web address."""
+
+    render: Callable[[Alert, str, str], dict[str, Any]]
+    """Returns the body for an alert, its identifier and the time."""
+    signed: bool = False
+    """Whether the destination has a secret, with which the body is signed."""
+
+
+WEB_MESSAGES: Mapping[str, WebMessage] = {
+    "webhook": WebMessage(render=render_webhook, signed=True),
+    "slack": WebMessage(render=render_slack),
+    "teams": WebMessage(render=render_teams),
+}
+"""The kinds of web addresses. A new one needs a row here and a function that renders it."""

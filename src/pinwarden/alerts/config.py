@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pinwarden.alerts.alert import TOPICS
+from pinwarden.alerts.alert import TOPICS, WEB_MESSAGES
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.typed_json import JsonObject
@@ -22,10 +22,12 @@ from pinwarden.system.target import HttpAddress, expand_placeholders
 _MAX_FILE_BYTES = 256 * 1024
 _MAX_DESTINATIONS = 50
 _GROUP_SECONDS = 30
-WEBHOOK, SLACK, TEAMS, EMAIL = "webhook", "slack", "teams", "email"
-_WEB_KEYS = ("name", "kind", "topics", "url", "secret")
-_MAIL_KEYS = ("name", "kind", "topics", "server", "tls", "username", "password", "from", "to")
-_KEYS = {WEBHOOK: _WEB_KEYS, SLACK: _WEB_KEYS[:-1], TEAMS: _WEB_KEYS[:-1], EMAIL: _MAIL_KEYS}
+EMAIL = "email"
+_COMMON_KEYS = ("name", "kind", "topics")
+_KEYS = {
+    **{kind: (*_COMMON_KEYS, "url", *(("secret",) if web.signed else ())) for kind, web in WEB_MESSAGES.items()},
+    EMAIL: (*_COMMON_KEYS, "server", "tls", "username", "password", "from", "to"),
+}
 _TLS_PORTS = {"tls": 465, "starttls": 587, "none": 25}
 
 
@@ -79,7 +81,7 @@ def load_alert_settings(path: Path, variables: Mapping[str, str]) -> AlertSettin
 def parse_alert_settings(document: Mapping[str, Any], variables: Mapping[str, str]) -> AlertSettings:
     """Parse the parsed file, and put the values of variables in the place of their placeholders."""
     table = JsonObject(document, "", _invalid, separator=".")
-    _refuse_unknown(table, ("group-seconds", "destination"))
+    table.refuse_unknown(("group-seconds", "destination"))
     rows = table.objects("destination", min_items=1, max_items=_MAX_DESTINATIONS)
     destinations = tuple(_parse_destination(row, variables) for row in rows)
     names = [destination.name for destination in destinations]
@@ -92,7 +94,7 @@ def parse_alert_settings(document: Mapping[str, Any], variables: Mapping[str, st
 
 def _parse_destination(row: JsonObject, variables: Mapping[str, str]) -> Destination:
     kind = row.one_of("kind", tuple(_KEYS))
-    _refuse_unknown(row, _KEYS[kind])
+    row.refuse_unknown(_KEYS[kind])
     name = row.string("name")
     if not name or len(name) > 100:
         row.fail("name", "is empty or longer than 100 characters")
@@ -107,7 +109,7 @@ def _parse_destination(row: JsonObject, variables: Mapping[str, str]) -> Destina
     if address.scheme != "https" and not is_private_literal(address.host):
         row.fail("url", "does not begin with https://")
     secret = expand_placeholders(row.string("secret", default=""), variables)
-    if kind == WEBHOOK and len(secret) < 16:
+    if WEB_MESSAGES[kind].signed and len(secret) < 16:
         row.fail("secret", "is shorter than 16 characters")
     return WebDestination(name=name, kind=kind, topics=topics, url=url, secret=secret)
 
@@ -143,12 +145,6 @@ def _parse_mail(row: JsonObject, name: str, topics: tuple[str, ...], variables: 
         username=expand_placeholders(row.string("username", default=""), variables),
         password=expand_placeholders(row.string("password", default=""), variables),
     )
-
-
-def _refuse_unknown(table: JsonObject, known: tuple[str, ...]) -> None:
-    for key in table.value:
-        if key not in known:
-            table.fail(key, f"is not a known key; known: {', '.join(known)}")
 
 
 def _invalid(path: str, problem: str) -> PinwardenError:

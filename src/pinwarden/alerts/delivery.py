@@ -10,10 +10,9 @@ import ssl
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from hashlib import sha256
-from typing import Any
 
-from pinwarden.alerts.alert import Alert, render_email, render_slack, render_teams, render_webhook
-from pinwarden.alerts.config import SLACK, TEAMS, Destination, MailDestination, WebDestination
+from pinwarden.alerts.alert import WEB_MESSAGES, Alert, render_email
+from pinwarden.alerts.config import Destination, MailDestination, WebDestination
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.text import parse_timestamp
 from pinwarden.system.net.connections import ServiceEndpoint
@@ -43,15 +42,8 @@ def sign_webhook(secret: str, identifier: str, timestamp: int, body: bytes) -> s
 
 
 def _post(alert: Alert, destination: WebDestination, identifier: str, time: str) -> None:
-    body: dict[str, Any]
     headers: dict[str, str] = {}
-    if destination.kind == SLACK:
-        body = render_slack(alert)
-    elif destination.kind == TEAMS:
-        body = render_teams(alert)
-    else:
-        body = render_webhook(alert, identifier, time)
-    data = json.dumps(body).encode()
+    data = json.dumps(WEB_MESSAGES[destination.kind].render(alert, identifier, time)).encode()
     if destination.secret:
         moment = parse_timestamp(time)
         timestamp = int(moment.timestamp()) if moment else 0

@@ -118,7 +118,7 @@ class Outbox:
         return _parse_row(row)
 
     def finish(self, claimed: StoredAlert, problem: str, now: int) -> str:
-        """Record the outcome of an attempt, an empty problem for success, and return the new state."""
+        """Record the outcome of an attempt, and return the new state. ``problem`` is empty if it succeeded."""
         state, due = SENT, now
         if problem:
             is_last = claimed.attempts >= len(RETRY_SECONDS)

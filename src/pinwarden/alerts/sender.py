@@ -167,12 +167,12 @@ def send_in_background(sender: AlertSender) -> Iterator[None]:
 
 
 class _Outage(Record):
-    """A time in which the database cannot be used."""
+    """A period during which the database is unavailable."""
 
     since: float
     reason: str
     undelivered: tuple[str, ...]
-    """The destinations that do not know it yet."""
+    """The destinations that were not informed of it yet."""
     tried: float = 0.0
     attempts: int = 0
 

@@ -46,7 +46,6 @@ from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 CENSUS_SCHEMA = load_schema("census")
 _FILE_BYTES = 512 * 1024 * 1024  # of one artifact; the largest servers in public registries have 200 MB
 _KEPT_VARIABLES = ("PATH", "PINWARDEN_STORE", "XDG_DATA_HOME", "XDG_CACHE_HOME")
-_WATCH_SECONDS = 0.5
 
 
 class CensusAccess(Record):

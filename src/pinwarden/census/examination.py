@@ -275,7 +275,7 @@ class _Examination:
         return check
 
     def _probe(self, project: Project, entry: Entry) -> Surface:
-        """Start or contact the server. It gets no variable of the worker."""
+        """Start or contact the server. It gets none of the worker's environment variables."""
         options = self._options.probe
         target = find_probe_target(entry, ())
         if isinstance(target, HttpTarget):

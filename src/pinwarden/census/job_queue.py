@@ -25,7 +25,7 @@ from pinwarden.system.database import ConflictError, Database, Transaction
 MAX_ATTEMPTS = 3
 """How often a job is tried at most, if its failures look temporary."""
 LOST_SECONDS = 30.0
-"""After this time without a sign of life, another worker takes the jobs of a worker."""
+"""If a worker sends no heartbeat for this long, another worker takes over its jobs."""
 _RECONNECT_SECONDS = 120.0  # how long a worker waits for a database that restarts
 _PAUSE_SECONDS = 0.25
 

@@ -9,7 +9,7 @@ A ``default`` replaces a missing member, but null is still refused. An ``optiona
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from pinwarden.core.errors import PinwardenError
@@ -39,6 +39,12 @@ class JsonObject:
     def fail(self, name: str, problem: str) -> NoReturn:
         """Raise the document's error for a member, such as ``layers/0/size is not an integer``."""
         raise self._invalid(self.path_of(name), problem)
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Raise for an unknown member, because a misspelled setting would silently not apply."""
+        for name in self.value:
+            if name not in known:
+                self.fail(name, f"is not a known key; known: {', '.join(known)}")
 
     def path_of(self, name: str) -> str:
         """Return the path of a member, as error messages show it."""

@@ -19,7 +19,6 @@ MAX_TOGETHER = 100
 """The most changes that are shown and decided together."""
 LEVELS = ("critical", "review", "info")
 _PAGE = 100  # changes on a page of the queue
-_MAX_DECIDED = 200
 _VIEWS = ("pending", "decided")
 
 

@@ -28,7 +28,7 @@ class Sources(Record):
     project: Project
     """The project whose locks, and those of other projects, approvals are written to."""
     scopes: tuple[Project, ...]
-    """The project in each scope of this user, for the state of its servers."""
+    """One project per scope (project, local, user); the status pages show their servers."""
     now: Callable[[], str] = clock.now
     log_check: LogCheck = field(default_factory=LogCheck)
     """The last verification of the audit log."""

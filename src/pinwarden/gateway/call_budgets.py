@@ -77,7 +77,7 @@ class CallBudgets:
     def __init__(self) -> None:
         self._budgets: dict[tuple[str, tuple[str, ...], str], CallBudget] = {}
 
-    def find(self, client: str, teams: tuple[str, ...], tool: str, limits: Sequence[CallLimit]) -> CallBudget:
+    def get_or_create(self, client: str, teams: tuple[str, ...], tool: str, limits: Sequence[CallLimit]) -> CallBudget:
         """Return the budget of a client for a tool. It is created with these limits on first use."""
         key = client, teams, tool
         budget = self._budgets.get(key)

@@ -254,7 +254,7 @@ class Guard:
         if not self.has_call_rules:
             return None
         limits = self._decide_call(verdict, client).limits
-        return self.budgets.find(client.name, client.teams, verdict.key, limits) if limits else None
+        return self.budgets.get_or_create(client.name, client.teams, verdict.key, limits) if limits else None
 
     def _apply_call_rules(self, verdict: Verdict, client: SessionClient) -> Verdict:
         """Deny a tool that would pass, if a rule of the policy denies it to this client."""

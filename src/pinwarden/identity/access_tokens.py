@@ -6,8 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.core.record import Record, field
-from pinwarden.identity.settings import DEFAULT_ALGORITHMS
+from pinwarden.core.record import Record
+from pinwarden.identity.settings import (
+    DEFAULT_ALGORITHMS,
+    DEFAULT_LIMITS,
+    ClientTokenSettings,
+    IdentitySettings,
+    TokenLimits,
+)
 from pinwarden.identity.signed_token import (
     KeySource,
     check_times,
@@ -36,14 +42,20 @@ class AccessTokenRules(Record):
     audience_prefix: str = ""
     """Audiences that begin with this count too: the URLs of single servers. The caller decides on the server."""
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
-    leeway_seconds: float = 60.0
-    """How far the issuer's clock may differ from ours."""
-    longest_seconds: float = 24 * 3600.0
-    """The maximum lifetime of a token: longer ones would be good long after a person has left."""
     groups_claim: tuple[str, ...] = ("groups",)
     """The path of the claim with the groups of the user or client."""
-    require_type: bool = False
-    """Whether the header must say ``typ: at+jwt``. Some providers write ``JWT`` for access tokens."""
+    limits: TokenLimits = DEFAULT_LIMITS
+
+
+def build_token_rules(settings: IdentitySettings, clients: ClientTokenSettings) -> AccessTokenRules:
+    """Return the rules for tokens of clients that may use all servers: tokens for the address of the gateway."""
+    return AccessTokenRules(
+        issuer=settings.issuer,
+        audiences=frozenset({f"{clients.url}/mcp", *clients.audiences}),
+        algorithms=settings.algorithms,
+        groups_claim=settings.groups_claim,
+        limits=clients.limits,
+    )
 
 
 class AccessToken(Record):
@@ -59,7 +71,6 @@ class AccessToken(Record):
     groups: tuple[str, ...]
     expires_at: int
     """In seconds since 1970."""
-    token_id: str = field(default="", repr=False)
 
 
 def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, now: float) -> AccessToken:
@@ -70,8 +81,8 @@ def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, no
     If `is_unknown_key` says so, refresh the issuer's keys and try once more.
     """
     signed = verify_signature(token, keys, rules.algorithms)
-    claims = signed.claims
-    if signed.type not in (_STRICT_TYPES if rules.require_type else _TYPES) or _is_other_token(signed.type, claims):
+    claims, limits = signed.claims, rules.limits
+    if signed.type not in (_STRICT_TYPES if limits.require_type else _TYPES) or _is_other_token(signed.type, claims):
         raise token_error("type", "the token is not an access token")
     issuer = read_text(claims, "iss", longest=2000)
     if issuer != rules.issuer:
@@ -80,10 +91,10 @@ def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, no
     prefix = rules.audience_prefix
     if not audiences & rules.audiences and not (prefix and any(name.startswith(prefix) for name in audiences)):
         raise token_error("audience", "the token was issued for another server")
-    expires_at = check_times(claims, now, rules.leeway_seconds)
+    expires_at = check_times(claims, now, limits.leeway_seconds)
     issued_at = claims.get("iat")
-    if expires_at - (now if issued_at is None else issued_at) > rules.longest_seconds + rules.leeway_seconds:
-        raise token_error("claims", f"the token is valid for longer than {rules.longest_seconds:g} seconds")
+    if expires_at - (now if issued_at is None else issued_at) > limits.longest_seconds + limits.leeway_seconds:
+        raise token_error("claims", f"the token is valid for longer than {limits.longest_seconds} seconds")
     if "cnf" in claims:
         raise token_error("bound", "the token is bound to a key of the client, which the gateway cannot check")
     return AccessToken(
@@ -94,7 +105,6 @@ def verify_access_token(token: str, keys: KeySource, rules: AccessTokenRules, no
         scopes=_read_scopes(claims),
         groups=read_groups(claims, rules.groups_claim) or (),
         expires_at=expires_at,
-        token_id=read_text(claims, "jti") if "jti" in claims else "",
     )
 
 

@@ -271,7 +271,7 @@ def belongs_to_login(query: str, state: str) -> bool:
 
 
 def _parse_query(query: str) -> dict[str, str]:
-    """Return the parameters of a response; none if it is too long, malformed or repeats one."""
+    """Return the query parameters; empty if the query is too long, malformed, or repeats a parameter."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50) if len(query) <= MAX_QUERY_LENGTH else []
     except ValueError:

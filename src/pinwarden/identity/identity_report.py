@@ -9,11 +9,11 @@ from typing import Any
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report
 from pinwarden.core.text import plural
-from pinwarden.identity.access_tokens import AccessTokenRules, verify_access_token
+from pinwarden.identity.access_tokens import build_token_rules, verify_access_token
 from pinwarden.identity.code_flow import LOGIN_SECONDS, LoginFlow, belongs_to_login
 from pinwarden.identity.issuer import Issuer
 from pinwarden.identity.loopback import LoopbackRedirect
-from pinwarden.identity.settings import ClientTokenSettings, IdentitySettings, parse_identity
+from pinwarden.identity.settings import IdentitySettings, parse_identity
 from pinwarden.system.files import read_file
 
 _MAX_BYTES = 1 << 20
@@ -31,19 +31,6 @@ def open_issuer(settings: IdentitySettings, variables: Mapping[str, str]) -> Iss
     """Return the configured issuer. Nothing is requested yet."""
     ca_file = None if settings.ca_file is None else Path(settings.ca_file)
     return Issuer(settings.issuer, variables=variables, ca_file=ca_file)
-
-
-def build_token_rules(settings: IdentitySettings, clients: ClientTokenSettings) -> AccessTokenRules:
-    """Return the rules for tokens of clients that may use all servers: tokens for the address of the gateway."""
-    return AccessTokenRules(
-        issuer=settings.issuer,
-        audiences=frozenset({f"{clients.url}/mcp", *clients.audiences}),
-        algorithms=settings.algorithms,
-        leeway_seconds=clients.leeway_seconds,
-        longest_seconds=clients.longest_seconds,
-        groups_claim=settings.groups_claim,
-        require_type=clients.require_type,
-    )
 
 
 def check_identity(settings: IdentitySettings, issuer: Issuer, token: str, now: float) -> Report:

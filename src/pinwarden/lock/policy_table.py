@@ -41,12 +41,6 @@ class PolicyTable(JsonObject):
             raise policy_error(path, "is not a table")
         super().__init__(value, path, policy_error, separator=".")
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raise for an unknown key, because a misspelled rule would silently not apply."""
-        for key in self.value:
-            if key not in known:
-                self.fail(key, f"is not a known key; known: {', '.join(known)}")
-
     def table(self, key: str, known: tuple[str, ...]) -> Self | None:
         """Return a nested table; None if absent. It must not be empty."""
         if key not in self:

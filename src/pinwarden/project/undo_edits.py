@@ -326,7 +326,7 @@ class _Restore:
 
 
 def _select_files(lock: Lock, files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the files that a lock pins with exactly these bytes."""
+    """Return those of the files whose bytes are exactly what the lock pins."""
     pins = {pin.path: pin.file_digest for _, _, pin in lockfile.list_file_pins(lock)}
     return {name: data for name, data in files.items() if pins.get(name) == Digest.of_bytes(data)}
 

@@ -84,7 +84,7 @@ def verify(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE",
             "give the name of a server in a registry",
-            hint="A command, --config, --header, --env and --public-key need --contract.",
+            hint="--config, --header, --env, --public-key and a command after -- work only with --contract.",
         )
     from pinwarden.project.verify import verify_server
     from pinwarden.system.clock import now

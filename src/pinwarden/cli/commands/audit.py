@@ -137,7 +137,7 @@ def audit_export(args: Namespace) -> int:
     """Export the audit log as JSON Lines: each line is one entry as it is stored, with the hash of the entry before.
 
     Also prints the head of the log, which commits to all entries: to stderr, or to stdout with --output. Store it
-    in another place than the log, for pinwarden audit verify --head.
+    somewhere other than the log, for use with pinwarden audit verify --head.
 
     Examples:
       pinwarden audit export --output export.jsonl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from pinwarden.cli.server_arguments import add_log_arguments, probe_seconds
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pinwarden.census.census import Census, CensusAccess
     from pinwarden.census.examination import ExaminationOptions
     from pinwarden.census.job_queue import Job, WorkerOptions
@@ -164,19 +167,13 @@ def census_status(args: Namespace) -> int:
         return emit(build_run_report(census, "census status", args.run), args.format)
 
 
-class _open:  # noqa: N801 - used like a function
+@contextmanager
+def _open(args: Namespace) -> Iterator[Census]:
     """Open the database of the census that the options or the environment name."""
+    from pinwarden.census.census import Census
 
-    def __init__(self, args: Namespace) -> None:
-        from pinwarden.census.census import Census
-
-        self._census = Census(_find_database(args))
-
-    def __enter__(self) -> Census:
-        return self._census
-
-    def __exit__(self, *_: object) -> None:
-        self._census.close()
+    with closing(Census(_find_database(args))) as census:
+        yield census
 
 
 def _find_database(args: Namespace) -> str:

@@ -1,4 +1,4 @@
-"""``lock``, ``add``, ``remove``, ``update`` and ``outdated``: change what the lock contains."""
+"""``lock``, ``add``, ``remove`` and ``update`` change what the lock contains; ``outdated`` lists newer releases."""
 
 from __future__ import annotations
 

@@ -64,6 +64,8 @@ def registry_transfer(args: Namespace) -> int:
 
 
 def _configure_registry_recover(parser: ArgumentParser) -> None:
+    from pinwarden.registry.ownership import DEFAULT_WAIT_DAYS
+
     parser.add_argument(
         "action",
         choices=("start", "complete", "cancel", "list"),
@@ -72,7 +74,13 @@ def _configure_registry_recover(parser: ArgumentParser) -> None:
     parser.add_argument("namespace", nargs="?", metavar="NAME", help="the namespace")
     parser.add_argument("--to", metavar="KEY", help="with start: public key of the new owner, a file or did:key:…")
     parser.add_argument("--reason", default="", metavar="TEXT", help=_REASON_HELP)
-    parser.add_argument("--wait-days", type=int, default=14, metavar="N", help="waiting period (default: 14)")
+    parser.add_argument(
+        "--wait-days",
+        type=int,
+        default=DEFAULT_WAIT_DAYS,
+        metavar="N",
+        help=f"waiting period (default: {DEFAULT_WAIT_DAYS})",
+    )
     _add_storage_arguments(parser)
 
 

@@ -18,8 +18,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.header_checks import MCP_PREFIX, GatewayClient, KeysOutdatedError
 from pinwarden.gateway.store.tokens import CALLS, METRICS, READ
-from pinwarden.identity.access_tokens import AccessToken, verify_access_token
-from pinwarden.identity.identity_report import build_token_rules
+from pinwarden.identity.access_tokens import AccessToken, build_token_rules, verify_access_token
 from pinwarden.identity.issuer import Issuer
 from pinwarden.identity.settings import ClientTokenSettings, IdentitySettings
 from pinwarden.identity.signed_token import is_unknown_key
@@ -84,7 +83,7 @@ class ResourceServer:
             teams=verified.groups,
             scopes=frozenset(scope for scope, has in granted.items() if has),
             resources=() if whole else tuple(single),
-            expires_at=verified.expires_at + self._rules.leeway_seconds,
+            expires_at=verified.expires_at + self._rules.limits.leeway_seconds,
         )
 
     def build_challenge(self, path: str, error: str = "") -> str:
