@@ -18,11 +18,20 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.gateway import fleet_client, fleet_service
-from pinwarden.gateway.fleet_client import FleetSettings, get_fleet_folder, join, read_settings, synchronize
+from pinwarden.gateway.fleet_client import (
+    FleetFollower,
+    FleetSettings,
+    get_fleet_folder,
+    join,
+    read_settings,
+    synchronize,
+)
 from pinwarden.gateway.fleet_service import FORMAT, MAX_REQUEST, FleetService
+from pinwarden.gateway.gated_server import GatedServer, RunOptions, ServerCommand
 from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.store.devices import DeviceServer
 from pinwarden.gateway.store.reviews import PENDING
+from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.project.project import Project as LockedProject
 from tests.cli.run import Outcome
 from tests.docs.schemas import problems
@@ -442,6 +451,29 @@ def test_drift_is_what_differs_from_most_machines_of_a_group(exchange: Exchange)
     assert build_fleet_report(devices, "b").exit_code == 0
     devices.revoke("dan", "2026-11-02T00:00:00Z")
     assert build_fleet_report(devices).facts["drift"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        (("/usr/bin/npx", "-y", "@acme/notes@1.0.0", "/home/ada/notes"), "pkg:npm/%40acme/notes@1.0.0"),
+        (("uvx", "notes==2.0", "--token", "hunter2"), "pkg:pypi/notes@2.0"),
+        (("/home/ada/bin/notes",), ""),
+    ],
+)
+def test_a_machine_reports_the_package_of_a_server_and_no_path_or_argument(
+    words: tuple[str, ...], runs: str, exchange: Exchange
+) -> None:
+    command = ServerCommand(words=words, environment={})
+    policy, options = DEFAULT_GATEWAY_POLICY, RunOptions()
+    gated = GatedServer(server="notes", command=command, has_approved_surface=False, policy=policy, options=options)
+    join(exchange.machine, exchange.settings, {})
+    follower = FleetFollower(exchange.machine, exchange.settings, {})
+    follower._register(fleet_client._describe_server(exchange.project, gated))
+    synchronize(exchange.machine, exchange.settings, {})
+    ((_, row),) = exchange.state.devices.list_servers()
+    assert (row.server, row.runs) == ("notes", runs)
+    assert "ada" not in json.dumps(exchange.reports)
 
 
 def test_a_revoked_name_can_be_given_to_a_new_machine_and_a_used_one_cannot(exchange: Exchange) -> None:

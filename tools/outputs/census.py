@@ -31,6 +31,7 @@ def _run(command: str) -> Schema:
             "finished_at": or_null(FULL_TEXT),
             "failures": array(exactly({"code": CODE, "reason": TEXT, "servers": COUNT})),
             "findings": array(finding),
+            "unusable": array(exactly({"server": FULL_TEXT, "message": TEXT})),
         }
     )
     return output(command, body)

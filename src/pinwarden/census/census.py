@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from pinwarden.census.job_queue import (
 )
 from pinwarden.census.observation import ServerObservation
 from pinwarden.census.pace import SharedPace
-from pinwarden.census.sources import SourceAccess, SourceListing, list_source, name_source
+from pinwarden.census.sources import FleetServer, SourceAccess, SourceListing, list_source, name_source
 from pinwarden.census.store import CensusRun
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -87,10 +87,13 @@ class Census:
             ) from err
         return PostgresQueue(self.database, self._location)
 
-    def start_run(self, source: str, access: CensusAccess, *, refresh: bool = False) -> tuple[CensusRun, SourceListing]:
+    def start_run(
+        self, source: str, access: CensusAccess, *, refresh: bool = False, fleet: Sequence[FleetServer] = ()
+    ) -> tuple[CensusRun, SourceListing]:
         """Continue the unfinished run over a source, or list the source and start a run.
 
-        A registry is asked only for what was updated since it was listed the last time.
+        A registry is asked only for what was updated since it was listed the last time. ``fleet`` is what the source
+        of this name has.
         """
         name, now = name_source(source), wall_clock()
         listing = SourceListing(servers=(), is_complete=False)
@@ -107,7 +110,7 @@ class Census:
                 allow_private=access.allow_private,
                 allow_plain_http=access.allow_plain_http,
             )
-            listing = list_source(source, reading, since, now)
+            listing = list_source(source, reading, since, now, fleet)
             with self.database.transaction(exclusive="census-runs") as transaction:
                 store.put_listing(transaction, name, listing, now)
                 run = store.add_run(transaction, name, refresh=refresh, now=now)

@@ -1,7 +1,8 @@
-"""The queue of a census on PostgreSQL: procrastinate, for workers on any number of machines.
+"""The queue of a census on PostgreSQL, for workers on any number of machines: the tables of procrastinate.
 
-procrastinate fetches jobs, retries them, wakes workers with NOTIFY, and notices lost workers by their heartbeats. Only
-the end of a job differs: its result and its status are written in one transaction (`_JobManager.finish_job`).
+Jobs are queued, fetched and kept alive by procrastinate's own statements, of the release that is installed. Its worker
+is not used: it finishes a job apart from the job's result, and passes each job through an event loop, which costs four
+times as much as the database does.
 """
 
 from __future__ import annotations
@@ -10,32 +11,27 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor
-from functools import partial
-from typing import Any
 
 import procrastinate
-from procrastinate import exceptions, jobs, retry
-from procrastinate.manager import JobManager
+from procrastinate import exceptions, jobs
 from procrastinate.psycopg_connector import PsycopgConnector
+from procrastinate.sql import queries
 
-from pinwarden.census.job_queue import (
-    MAX_ATTEMPTS,
-    Job,
-    JobHandler,
-    JobQueue,
-    JobResult,
-    WorkerOptions,
-    finish_job,
-    repeat_while_unavailable,
-)
-from pinwarden.system.database import ConflictError, Database
+from pinwarden.census.job_queue import Job, JobQueue
+from pinwarden.core.errors import PinwardenError
+from pinwarden.system.database import ConflictError, Database, Transaction
 
 TASK = "pinwarden.census"
 """The name of the task, and of the queue."""
 _BATCH = 500  # jobs in one statement
-_PAUSE_SECONDS = 0.5
 _UNFINISHED = "SELECT queueing_lock FROM procrastinate_jobs WHERE queue_name = ? AND status IN ('todo', 'doing')"
+_LOST = (
+    "SELECT id FROM procrastinate_jobs WHERE queue_name = ? AND status = 'doing' AND (worker_id IS NULL "
+    "OR worker_id IN (SELECT id FROM procrastinate_workers "
+    "WHERE last_heartbeat < NOW() - ? * INTERVAL '1 millisecond'))"
+)
+
+_MINE = "SELECT id, queueing_lock FROM procrastinate_jobs WHERE status = 'doing' AND worker_id = ?"
 
 
 class PostgresQueue(JobQueue):
@@ -45,6 +41,9 @@ class PostgresQueue(JobQueue):
         super().__init__(database)
         self._url = url
         self._has_tables = False
+        self._worker = 0
+        self._orphans: set[int] = set()
+        """Jobs that this worker took without learning it, because the database was lost at this moment."""
         for name in ("procrastinate", "psycopg.pool"):  # results are recorded, and a lost connection is opened again
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -61,6 +60,12 @@ class PostgresQueue(JobQueue):
                 batch = [_build_job(run, server) for server in names[start : start + _BATCH]]
                 with contextlib.suppress(exceptions.AlreadyEnqueued):  # another process resumes the same run
                     await app.job_manager.batch_defer_jobs_async(jobs=batch)
+        if names:  # without statistics, every fetch would sort the whole queue
+            await asyncio.to_thread(self._run, "ANALYZE procrastinate_jobs")
+
+    def _run(self, sql: str) -> None:
+        with self.database.transaction() as transaction:
+            transaction.run(sql)
 
     def count(self, run: int | None) -> int:
         """Count the jobs that are not done, of one run or of all."""
@@ -72,65 +77,63 @@ class PostgresQueue(JobQueue):
             row = self.database.row(f"{sql} AND starts_with(queueing_lock, ?)", (TASK, _build_lock(run, "")))
         return 0 if row is None else int(row[0])
 
-    async def work(self, handle: JobHandler, options: WorkerOptions, executor: Executor) -> None:
-        """Do jobs until there are none left, or until cancelled. Reconnects when the database restarts."""
-        await asyncio.to_thread(self._create_tables)
-        while options.stays or await self._count_patiently(options.run):
-            app = self._build_app(handle, executor)
-            with contextlib.suppress(exceptions.ConnectorException):
-                async with app.open_async():
-                    await self._work_connected(app, options)
-            await asyncio.sleep(_PAUSE_SECONDS)
+    def _register(self) -> None:
+        self._create_tables()
+        row = self.database.row(queries["register_worker"])
+        self._worker = 0 if row is None else row[0]
 
-    async def _work_connected(self, app: procrastinate.App, options: WorkerOptions) -> None:
-        """Work until there are no jobs left, or until the connection to the database is lost."""
-        worker = asyncio.create_task(
-            app.run_worker_async(
-                queues=[TASK],
-                concurrency=options.jobs,
-                install_signal_handlers=False,
-                update_heartbeat_interval=options.lost_seconds / 3,
-                stalled_worker_timeout=options.lost_seconds,
-                fetch_job_polling_interval=max(1.0, options.lost_seconds / 6),
-                delete_jobs="always",
-            )
-        )
+    def _claim(self, lost_seconds: float) -> Job | None:
         try:
-            while not worker.done():
-                await self._retry_lost_jobs(app, options)
-                if not options.stays and not await self._count_patiently(options.run):
-                    return
-                await asyncio.wait([worker], timeout=_PAUSE_SECONDS)
-        finally:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
+            return super()._claim(lost_seconds)
+        except ConflictError:  # this worker was taken for lost, and another program removed it
+            self._register()
+            return None
 
-    async def _retry_lost_jobs(self, app: procrastinate.App, options: WorkerOptions) -> None:
-        for job in await app.job_manager.get_stalled_jobs(queue=TASK, seconds_since_heartbeat=options.lost_seconds):
-            with contextlib.suppress(exceptions.ConnectorException):  # its worker, or another one, was faster
-                await app.job_manager.retry_job(job)
+    def _take(self, transaction: Transaction, lost_seconds: float) -> Job | None:  # noqa: ARG002 - see `_renew`
+        row = transaction.row(_FETCH, (TASK, self._worker))
+        if row is None or row[0] is None:
+            return None
+        number, arguments, attempts = row
+        return Job(run=arguments["run"], server=arguments["server"], attempts=attempts, id=number)
 
-    async def _count_patiently(self, run: int | None) -> int:
-        """Count the jobs that are not done, and wait for a database that restarts."""
-        return await asyncio.to_thread(repeat_while_unavailable, partial(self.count, run))
+    def _put_back(self, transaction: Transaction, job: Job, seconds: float) -> None:
+        transaction.run(
+            "UPDATE procrastinate_jobs SET status = 'todo', attempts = attempts + 1, worker_id = NULL, "
+            "scheduled_at = NOW() + ? * INTERVAL '1 millisecond' WHERE id = ? AND status = 'doing' AND worker_id = ?",
+            (round(seconds * 1000), job.id, self._worker),
+        )
 
-    def _build_app(self, handle: JobHandler, executor: Executor) -> procrastinate.App:
-        app = procrastinate.App(connector=PsycopgConnector(conninfo=self._url))
-        manager = _JobManager(app.connector, self.database, executor)
-        app.job_manager = manager
+    def _remove(self, transaction: Transaction, job: Job) -> bool:
+        return bool(transaction.run("DELETE FROM procrastinate_jobs WHERE id = ?", (job.id,)))
 
-        @app.task(name=TASK, queue=TASK, pass_context=True, retry=_RetryStrategy())
-        async def examine(context: Any, run: int, server: str) -> None:
-            job = Job(run=run, server=server, attempts=context.job.attempts)
-            result = await asyncio.get_running_loop().run_in_executor(executor, handle, job)
-            if result.retry_seconds is not None and job.attempts + 1 < MAX_ATTEMPTS:
-                raise _RetryLater(result.retry_seconds * 2**job.attempts)
-            manager.results[context.job.id] = (job, result)
+    def _renew(self, lost_seconds: float) -> None:
+        self.database.row(_HEARTBEAT, (self._worker,))
+        mine = self.database.rows(_MINE, (self._worker,))
+        orphans = {number for number, lock in mine if lock not in {_build_lock(*key) for key in self._held}}
+        lost = [
+            *(self._orphans & orphans),
+            *(row[0] for row in self.database.rows(_LOST, (TASK, round(lost_seconds * 1000)))),
+        ]
+        self._orphans = orphans  # one that was taken just now may not be held yet, so it is looked at twice
+        with self.database.transaction() as transaction:
+            for number in lost:
+                transaction.run(
+                    "UPDATE procrastinate_jobs SET status = 'todo', attempts = attempts + 1, worker_id = NULL "
+                    "WHERE id = ? AND status = 'doing'",
+                    (number,),
+                )
 
-        return app
+    def _unregister(self) -> None:
+        with self.database.transaction() as transaction:
+            transaction.run(
+                "UPDATE procrastinate_jobs SET status = 'todo', worker_id = NULL WHERE status = 'doing' "
+                "AND worker_id = ?",
+                (self._worker,),
+            )
+            transaction.rows(_UNREGISTER, (self._worker,))
 
     def _create_tables(self) -> None:
-        """Create the tables of procrastinate, unless they exist."""
+        """Create the tables of procrastinate, unless they exist. Its history of jobs is off: results are the record."""
         if self._has_tables:
             return
         from procrastinate.schema import SchemaManager
@@ -139,44 +142,30 @@ class PostgresQueue(JobQueue):
             row = transaction.row("SELECT to_regclass('procrastinate_jobs') IS NOT NULL")
             if row is None or not row[0]:
                 transaction.run(SchemaManager.get_schema())
+                for (name,) in transaction.rows(_EVENT_TRIGGERS):
+                    transaction.run(f'ALTER TABLE procrastinate_jobs DISABLE TRIGGER "{name}"')
         self._has_tables = True
 
 
-class _RetryLater(Exception):  # noqa: N818 - it asks for a retry, and is never reported
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+_EVENT_TRIGGERS = (
+    "SELECT tgname FROM pg_trigger WHERE tgrelid = 'procrastinate_jobs'::regclass AND tgname LIKE '%_events_%'"
+)
 
 
-class _RetryStrategy(retry.BaseRetryStrategy):
-    def get_retry_decision(self, *, exception: BaseException, job: jobs.Job) -> retry.RetryDecision | None:  # noqa: ARG002
-        if isinstance(exception, _RetryLater):
-            return retry.RetryDecision(retry_in={"seconds": max(1, round(exception.seconds))})
-        return None
+def _build_sql(name: str, *parameters: str) -> str:
+    """Return a statement of procrastinate with our placeholders. Each parameter occurs once, in this order."""
+    sql = queries[name].strip().rstrip(";")
+    for parameter in parameters:
+        sql = sql.replace(f"%({parameter})s", "?")
+    if "%(" in sql:
+        raise PinwardenError("DATABASE_UNAVAILABLE", "this release of procrastinate is not supported")
+    return sql
 
 
-class _JobManager(JobManager):
-    """Finishes a job in the transaction that writes its result."""
-
-    def __init__(self, connector: Any, database: Database, executor: Executor) -> None:
-        super().__init__(connector)
-        self._database = database
-        self._executor = executor
-        self.results: dict[int, tuple[Job, JobResult]] = {}
-
-    async def finish_job(self, job: jobs.Job, status: jobs.Status, delete_job: bool) -> None:
-        """Write the result and the end of a job in one transaction, as soon as the database is there."""
-        if job.id is None or status != jobs.Status.SUCCEEDED:
-            await super().finish_job(job, status, delete_job)
-            return
-        done = partial(self._finish, job.id, *self.results.pop(job.id))
-        await asyncio.get_running_loop().run_in_executor(self._executor, repeat_while_unavailable, done)
-
-    def _finish(self, job_id: int, job: Job, result: JobResult) -> None:
-        with contextlib.suppress(ConflictError), self._database.transaction() as transaction:
-            finish_job(transaction, job, result)
-            # Another worker may have finished the job: procrastinate's own function would raise then.
-            transaction.run("DELETE FROM procrastinate_jobs WHERE id = ? AND status IN ('todo', 'doing')", (job_id,))
+_FETCH = _build_sql("fetch_job", "queues", "worker_id").replace("?", "ARRAY[?]", 1)
+_FETCH = f"SELECT id, args, attempts FROM ({_FETCH}) job"  # noqa: S608
+_HEARTBEAT = _build_sql("update_heartbeat", "worker_id")
+_UNREGISTER = _build_sql("unregister_worker", "worker_id")
 
 
 def _build_lock(run: int, server: str) -> str:

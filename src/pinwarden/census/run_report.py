@@ -65,6 +65,7 @@ def build_run_report(
             "finished_at": run.finished_at or None,
             "failures": [{"code": code, "reason": reason, "servers": count} for code, reason, count in failures],
             "findings": [dict(finding) for finding in summary.findings],
+            "unusable": [{"server": name, "message": message} for name, message in unusable[:_MAX_ROWS]],
         },
     )
 

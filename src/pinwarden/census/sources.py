@@ -1,4 +1,4 @@
-"""The servers of a source: a lockfile, client configurations, or a registry that serves the API of MCP registries.
+"""The servers of a source: a lockfile, clients' files, a list of both, a fleet, or a registry with the API of MCP.
 
 A server is kept as a lock entry or a configuration entry in which placeholders replace every possible secret, so a
 source is read once, and any worker can do the job. A registry of bundles serves the same API.
@@ -6,15 +6,18 @@ source is read once, and any worker can do the job. A registry of bundles serves
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from pinwarden.census.bundles import find_bundle_spec
 from pinwarden.census.observation import CensusServer
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.documents import read_document
 from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT
+from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock import lock_store
@@ -27,10 +30,13 @@ from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.system.files import read_file
 from pinwarden.system.net.fetch import RequestPace
 from pinwarden.system.redaction import redact_entry
-from pinwarden.system.target import StdioTarget
+from pinwarden.system.target import StdioTarget, Target
 
 _LISTING_SECONDS = 3600.0  # for all pages of a registry; 200 pages of 100 servers take some minutes
 _MAX_NAME = 200
+FLEET = "fleet"
+"""The source that has what the machines of a fleet report."""
+_LIST_SUFFIX = ".txt"
 _ROOTS = (("mcpServers",), ("servers",), ("mcp_servers",), ("mcp", "servers"))
 """Where clients' files have their servers."""
 
@@ -57,32 +63,103 @@ class SourceListing(Record):
     """Servers that cannot be examined, with the reason."""
 
 
-def list_source(name: str, access: SourceAccess, updated_since: str, now: str) -> SourceListing:
-    """List the servers of a source, which is a file or the address of a registry. Starts no server."""
+class FleetServer(Record):
+    """A server that machines of a fleet run."""
+
+    name: str
+    runs: str
+    """The package URL or address that a machine reported; empty for what only the machine has."""
+
+
+def list_source(
+    name: str, access: SourceAccess, updated_since: str, now: str, fleet: Sequence[FleetServer] = ()
+) -> SourceListing:
+    """List the servers of a source, which is a file, the address of a registry, or the fleet. Starts no server."""
+    if name == FLEET:
+        return _list_fleet(fleet)
     if name.startswith(("https://", "http://")):
         return _list_registry(name, access, updated_since, now)
     if "://" in name:
         raise PinwardenError(
             "USAGE", f"{name[:120]!a} is no source", hint="Give a lockfile, a client's file, or an address."
         )
-    path = Path(name)
-    document = read_document(read_file(path), name)
-    if isinstance(document, dict) and "lockfileVersion" in document:
-        return _list_lock(path)
-    return _list_config(path, document)
+    path, source = Path(name), name_source(name)
+    return _list_files(path, source) if path.suffix == _LIST_SUFFIX else _list_file(path, source)
 
 
 def name_source(name: str) -> str:
-    """Return the name of a source in the database: the absolute path of a file, or an address."""
-    return name if "://" in name else str(Path(name).resolve())
+    """Return the name of a source in the database: the absolute path of a file, an address, or the fleet."""
+    return name if "://" in name or name == FLEET else str(Path(name).resolve())
 
 
-def _list_lock(path: Path) -> SourceListing:
+def _list_fleet(rows: Iterable[FleetServer]) -> SourceListing:
+    """Return each package and address once, however many machines run it. Everything in a report is hostile."""
+    servers: dict[str, CensusServer] = {}
+    unusable: list[tuple[str, str]] = []
+    for row in rows:
+        entry = _build_fleet_entry(row.runs)
+        if entry is None:
+            unusable.append((ascii(row.name[:_MAX_NAME]), "only its machine has what it runs"))
+            continue
+        spec = {"client": GENERIC_CLIENT, "config": entry}
+        identifier = f"{FLEET}#{row.runs}"
+        servers[identifier] = CensusServer(id=identifier, source=FLEET, name=row.runs, spec=spec)
+    return SourceListing(servers=tuple(servers.values()), unusable=tuple(dict.fromkeys(unusable)))
+
+
+def _build_fleet_entry(runs: str) -> dict[str, Any] | None:
+    """Return the configuration that starts or contacts what a machine reported; None if there is none."""
+    if not _is_usable_name(runs):
+        return None
+    if runs.startswith("https://"):
+        return {"url": runs}
+    words = _COMMANDS.get(runs.partition("/")[0])
+    if words is None:
+        return None
+    name, _, version = runs.partition("/")[2].partition("@")
+    command = [*words[0], unquote(name) + (f"{words[1]}{unquote(version)}" if version else "")]
+    # Only if it is read as the package that was reported: a name may contain an option or a path.
+    same = parse_launch(StdioTarget(command=tuple(command))).purl == runs
+    return {"command": command[0], "args": command[1:]} if same else None
+
+
+_COMMANDS = {"pkg:npm": (("npx", "-y"), "@"), "pkg:pypi": (("uvx",), "=="), "pkg:nuget": (("dnx",), "@")}
+
+
+def _list_files(path: Path, source: str) -> SourceListing:
+    """List the servers of several files, one on each line. What several files start alike is one server."""
+    servers: dict[bytes, CensusServer] = {}
+    unusable: list[tuple[str, str]] = []
+    is_complete = True
+    lines = [line.strip() for line in read_file(path).decode("utf-8", "replace").splitlines()]
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        try:
+            listing = _list_file(path.parent / line, f"{source}#{line}")
+        except (PinwardenError, ValueError) as err:
+            unusable.append((ascii(line[:_MAX_NAME]), getattr(err, "message", "it has no usable name")))
+            is_complete = False  # its servers are not gone
+            continue
+        unusable += listing.unusable
+        for server in listing.servers:
+            key = canonicalize([server.spec.get("entry") or server.spec["config"], server.folder])
+            servers.setdefault(key, replace(server, source=source))
+    return SourceListing(servers=tuple(servers.values()), unusable=tuple(unusable), is_complete=is_complete)
+
+
+def _list_file(path: Path, source: str) -> SourceListing:
+    document = read_document(read_file(path), str(path))
+    if isinstance(document, dict) and "lockfileVersion" in document:
+        return _list_lock(path, source)
+    return _list_config(path, document, source)
+
+
+def _list_lock(path: Path, source: str) -> SourceListing:
     lock = lock_store.read(path)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
     refuse_if_tampered(verify(lock))
-    source = name_source(str(path))
     return SourceListing(servers=tuple(_build_locked(source, entry, path.parent) for entry in lock.entries))
 
 
@@ -100,14 +177,13 @@ def _build_locked(source: str, entry: Entry, folder: Path) -> CensusServer:
     )
 
 
-def _list_config(path: Path, document: Any) -> SourceListing:
-    source = name_source(str(path))
+def _list_config(path: Path, document: Any, source: str) -> SourceListing:
     servers, unusable = [], []
     for server in _read_configured(path, document):
         if server.target is None or server.disabled or not _is_usable_name(server.name):
             unusable.append((ascii(server.name[:_MAX_NAME]), server.problem or "it is disabled or has no usable name"))
             continue
-        folder = str(path.parent.resolve()) if isinstance(server.target, StdioTarget) else ""
+        folder = str(path.parent.resolve()) if _needs_folder(server.target, path.parent) else ""
         spec = {"client": server.client, "config": redact_entry(server.entry)}
         servers.append(
             CensusServer(id=f"{source}#{server.name}", source=source, name=server.name, spec=spec, folder=folder)
@@ -115,6 +191,14 @@ def _list_config(path: Path, document: Any) -> SourceListing:
     if not servers and not unusable:
         raise PinwardenError("TARGET_INVALID", f"{path} has no servers", hint="Name a lock or a client's file.")
     return SourceListing(servers=tuple(servers), unusable=tuple(unusable))
+
+
+def _needs_folder(target: Target, folder: Path) -> bool:
+    """Whether a command depends on the folder of its file: a local program, or a package with a path."""
+    if not isinstance(target, StdioTarget):
+        return False
+    words = [word for word in target.command[1:] if len(word) < _MAX_NAME and word.isprintable()]
+    return parse_launch(target).is_local_command or any((folder / word).exists() for word in words)
 
 
 def _is_usable_name(name: str) -> bool:

@@ -21,6 +21,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from pinwarden import __version__
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
@@ -37,10 +38,12 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.entry import is_for_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, tighten
+from pinwarden.lock.locked_launch import describe_launch
 from pinwarden.lock.policy import parse_policy
 from pinwarden.system.files import create_file, read_file, try_lock_file, write_atomically
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules, UploadBody
+from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -472,18 +475,30 @@ class FleetFollower:
 def _describe_server(project: Project, gated: GatedServer) -> DeviceServer:
     server, client = gated.server, gated.client
     version, surface, place, name = "", "", "", client or ""
+    runs = _name_package(gated.command.words)
     lock = lock_store.read(project.lock) if gated.has_approved_surface else None
     for entry in () if lock is None else lock.entries:
         extension = read_extension(entry)
         if entry.name == server and is_for_client(entry, client) and extension is not None and extension.surface:
             version, surface = entry.version, str(extension.surface.file_digest)
             place, name = str(project.lock.resolve()), client or entry.client
+            runs = describe_launch(entry)
             break
-    texts = (place, server, name, version, surface)
-    place, server, name, version, surface = (text.replace("\0", "")[:_MAX_TEXT] for text in texts)
+    runs = runs if runs.startswith(_PUBLIC) and len(runs) <= _MAX_TEXT else ""
+    texts = (place, server, name, version, surface, runs)
+    place, server, name, version, surface, runs = (text.replace("\0", "")[:_MAX_TEXT] for text in texts)
     return DeviceServer(
-        place=place, server=server, client=name, version=version, surface=surface, waiting=0, started=_now()
+        place=place, server=server, client=name, version=version, surface=surface, waiting=0, started=_now(), runs=runs
     )
+
+
+def _name_package(words: tuple[str, ...]) -> str:
+    """Return the package URL that a command without a lock entry starts; empty if it starts something else."""
+    launch = parse_launch(StdioTarget(command=words))
+    return (launch.via or launch).purl or ""
+
+
+_PUBLIC = ("pkg:", "https://")  # the paths of programs stay on the machine
 
 
 _MAX_TEXT = 200

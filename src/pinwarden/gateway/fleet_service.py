@@ -160,7 +160,9 @@ def _parse_request(body: bytes) -> JsonObject:
 
 
 def _parse_server(row: JsonObject) -> DeviceServer:
-    texts = {name: _read_text(row, name) for name in ("place", "server", "client", "version", "surface", "started")}
+    texts = {
+        name: _read_text(row, name) for name in ("place", "server", "client", "version", "surface", "started", "runs")
+    }
     return DeviceServer(waiting=min(max(row.integer("waiting"), 0), 1 << 31), **texts)
 
 

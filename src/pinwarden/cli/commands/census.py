@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pinwarden.census.examination import ExaminationOptions
     from pinwarden.census.job_queue import Job, WorkerOptions
     from pinwarden.census.observation import ServerObservation
+    from pinwarden.census.sources import FleetServer
 
 _MEMORY_MEGABYTES = 2048
 _MIN_MEGABYTES, _MAX_MEGABYTES = 64, 1_048_576
@@ -94,7 +95,15 @@ def _add_worker_arguments(parser: ArgumentParser) -> None:
 
 def _configure_run(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "source", help="a lockfile, a client's configuration file, or the address of a registry of servers or bundles"
+        "source",
+        help="a lockfile, a client's configuration file, a .txt file that lists such files, the address of a registry "
+        "of servers or bundles, or 'fleet' for what machines report to your gateway",
+    )
+    parser.add_argument(
+        "--audit",
+        metavar="DATABASE",
+        help="database of the gateway that machines report to, for the source fleet (default: PINWARDEN_DATABASE, or a "
+        "file in your data folder)",
     )
     parser.add_argument("--refresh", action="store_true", help="observe unchanged servers, too")
     parser.set_defaults(log_level="error", log_format="text")  # its report has what a worker logs
@@ -116,11 +125,17 @@ def census_run(args: Namespace) -> int:
     Examples:
       pinwarden census run .mcp.json --allow-execute
       pinwarden census run .mcp.json --allow-execute --database census.sqlite --refresh
+      pinwarden census run fleet --queue-only
     """
     from pinwarden.census.run_report import build_run_report
 
     with _open(args) as census:
-        run, listing = census.start_run(args.source, _read_access(args), refresh=args.refresh)
+        run, listing = census.start_run(
+            args.source,
+            _read_access(args),
+            refresh=args.refresh,
+            fleet=_read_fleet(args) if args.source == "fleet" else (),
+        )
         if not args.queue_only:
             _work(census, args, run.run)
         return emit(build_run_report(census, "census run", run.run, listing.unusable), args.format)
@@ -165,6 +180,20 @@ def census_status(args: Namespace) -> int:
 
     with _open(args) as census:
         return emit(build_run_report(census, "census status", args.run), args.format)
+
+
+def _read_fleet(args: Namespace) -> list[FleetServer]:
+    """Return what the machines of the fleet run. Machines whose tokens were revoked are left out."""
+    from pinwarden.census.sources import FleetServer
+    from pinwarden.cli.project_arguments import read_database
+
+    with read_database(args, must_exist=True) as state:
+        members = {device.id for device in state.devices.list_all() if device.revoked_at is None}
+        return [
+            FleetServer(name=server.server, runs=server.runs)
+            for device, server in state.devices.list_servers()
+            if device in members
+        ]
 
 
 @contextmanager

@@ -50,6 +50,8 @@ class DeviceServer(Record):
     waiting: int
     """Number of its changes that are pending review on the machine."""
     started: str
+    runs: str = ""
+    """The package URL or address of the server; empty for a program of the machine."""
 
 
 class DeviceSighting(Record):
