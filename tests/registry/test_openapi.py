@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from pinwarden.registry.http.app import RegistryApp
 from pinwarden.registry.http.openapi import build_openapi
 from tests.registry.pages.conftest import serving
 from tests.registry.world import attested, bundle, open_world
@@ -95,3 +97,10 @@ def read(url: str, path: str) -> bytes:
 def test_the_document_that_a_registry_serves_is_the_one_in_the_documentation(url: str) -> None:
     documented = Path(__file__).parents[2] / "docs" / "reference" / "registry-api.json"
     assert json.loads(read(url, "openapi.json")) == json.loads(documented.read_text())
+
+
+def test_every_route_of_the_api_is_described(tmp_path: Path) -> None:
+    operation = {"/openapi.json", "/metrics", "/readyz"}  # not for clients of the registry
+    with closing(open_world(tmp_path / "registry").registry) as registry:
+        served = {route.path.replace(":path}", "}") for route in RegistryApp(registry)._build_routes()}
+    assert served - operation <= set(build_openapi()["paths"])
