@@ -15,6 +15,7 @@ from pinwarden.artifacts.artifact import (
     ListedFile,
     PackageRef,
     RegistrySignature,
+    ReleaseFacts,
 )
 from pinwarden.artifacts.artifact_drift import (
     ARTIFACT_KINDS,
@@ -26,7 +27,7 @@ from pinwarden.artifacts.evidence import build_unavailable_evidence, collect_evi
 from pinwarden.artifacts.oci_manifest import OciDescriptor
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.lock.extension import Artifact, ImagePin, LockExtension
+from pinwarden.lock.extension import RELEASE_FIELDS, Artifact, ImagePin, LockExtension
 from pinwarden.surface.drift.changes import ABSENT, Change
 
 NOW = "2026-11-16T00:00:00Z"
@@ -157,7 +158,7 @@ class TestJudging:
         assert issues(artifact(missing="version"), claim=GOOD) == [("critical", "npm_version_missing")]
 
     def test_a_yanked_version_and_install_scripts_are_warnings_and_not_failures(self) -> None:
-        found = replace(HONEST, yanked="use notes2", install_scripts=("postinstall",))
+        found = replace(HONEST, facts=ReleaseFacts(yanked="use notes2"), install_scripts=("postinstall",))
         assert issues(found) == [("warning", "withdrawn"), ("warning", "install_scripts")]
         assert status(found) == "passed"
 
@@ -299,18 +300,23 @@ class TestPins:
         assert build_registry_change("notes", REGISTRY, "https://evil.example.com/") == expected
 
 
+def test_the_lock_keeps_facts_of_a_release_under_the_same_names() -> None:
+    assert RELEASE_FIELDS == ("published_at", "publisher")
+    assert {*RELEASE_FIELDS} <= {*ReleaseFacts.__slots__}
+
+
 class TestReleases:
     NEXT = PackageRef(ecosystem="npm", name="notes", version="1.0.1")
 
     def test_a_release_by_the_same_publisher_has_no_changes(self) -> None:
-        before = replace(HONEST, publisher="alice")
+        before = replace(HONEST, facts=ReleaseFacts(publisher="alice"))
         assert compare_releases("notes", before, replace(before, package=self.NEXT)) == ()
 
     @pytest.mark.parametrize(
         ("members", "expected"),
         [
-            ({"publisher": "mallory"}, ("publisher_changed", "publisher", "alice", "mallory")),
-            ({"publisher": None}, ("publisher_changed", "publisher", "alice", ABSENT)),
+            ({"facts": ReleaseFacts(publisher="mallory")}, ("publisher_changed", "publisher", "alice", "mallory")),
+            ({"facts": ReleaseFacts()}, ("publisher_changed", "publisher", "alice", ABSENT)),
             ({"install_scripts": ("install",)}, ("scripts_added", "scripts", [], ["install"])),
             ({"missing": "version"}, ("version_vanished", "version", "npm:notes@1.0.1", ABSENT)),
             (
@@ -322,6 +328,6 @@ class TestReleases:
     def test_another_publisher_new_scripts_and_other_names_are_reported(
         self, members: Any, expected: tuple[Any, ...]
     ) -> None:
-        before = replace(HONEST, publisher="alice")
+        before = replace(HONEST, facts=ReleaseFacts(publisher="alice"))
         after = replace(before, **{"package": self.NEXT, **members})
         assert compare_releases("notes", before, after) == (change(*expected),)

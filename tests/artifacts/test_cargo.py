@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import cargo
-from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef, ReleaseFacts
 from pinwarden.artifacts.cargo_package import build_index_path
 from pinwarden.artifacts.endpoints.cargo import find_registry, get_default_index
 from pinwarden.core.digest import Digest
@@ -79,8 +79,8 @@ class TestFacts:
         (file,) = artifact.files
         assert (file.name, file.size) == ("server-1.2.3.crate", len(registry.data))
         assert file.digests == file.claims == (Digest.of_bytes(registry.data),)
-        assert (artifact.problems, artifact.yanked, artifact.install_scripts, artifact.missing) == ((), None, (), None)
-        assert (artifact.repository, artifact.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
+        assert (artifact.problems, artifact.install_scripts, artifact.missing) == ((), (), None)
+        assert artifact.facts == ReleaseFacts(published_at="2026-01-02T03:04:05Z", repository="https://git.example/r")
         assert (tmp_path / file.sha256.hex).read_bytes() == registry.data
 
     def test_attack_bytes_that_differ_from_the_index_are_detected(self) -> None:
@@ -89,7 +89,7 @@ class TestFacts:
         assert file.digests != file.claims
 
     def test_a_yanked_version_is_reported_as_yanked(self) -> None:
-        assert Registry(line={"yanked": True}).fetch().yanked == "yanked"
+        assert Registry(line={"yanked": True}).fetch().facts.yanked == "yanked"
 
     def test_a_crate_or_version_that_is_not_there_is_missing(self) -> None:
         assert Registry().fetch("other").missing == "package"

@@ -113,7 +113,7 @@ class TestFacts:
             digest,
             digest,
         )
-        assert (state(artifact), artifact.problems, artifact.publisher) == ("unsigned", (), "Acme")
+        assert (state(artifact), artifact.problems, artifact.facts.publisher) == ("unsigned", (), "Acme")
 
     @needs_openssl
     def test_a_bundle_signed_by_the_official_program_is_valid(

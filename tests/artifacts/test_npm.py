@@ -29,6 +29,7 @@ from pinwarden.artifacts.artifact import (
     FetchedArtifact,
     PackageRef,
     RegistrySignature,
+    ReleaseFacts,
 )
 from pinwarden.artifacts.endpoints.npm import find_registry, get_default_registry
 from pinwarden.core.digest import Digest
@@ -101,9 +102,11 @@ class TestARealRegistry:
         assert file.digests == (Digest.of_bytes(data), Digest.of_bytes(data, "sha512"))
         assert file.claims == (Digest.parse(sri(data)),)
         assert file.host is None
-        assert (artifact.missing, artifact.problems, artifact.yanked, artifact.install_scripts) == (None, (), None, ())
-        assert artifact.repository == "git+https://git.example/h.git"
-        assert artifact.published_at is not None
+        assert (artifact.missing, artifact.problems, artifact.install_scripts) == (None, (), ())
+        assert artifact.facts.published_at is not None
+        assert artifact.facts == ReleaseFacts(
+            published_at=artifact.facts.published_at, repository="git+https://git.example/h.git"
+        )
         assert artifact.registry == registry.url
         assert [path.name for path in tmp_path.iterdir()] == [file.sha256.hex]
         assert (tmp_path / file.sha256.hex).read_bytes() == data
@@ -253,8 +256,10 @@ class TestDocuments:
             manifest={"_npmUser": {"name": "mallory"}, "deprecated": "use another", "hasInstallScript": True},
         )
         artifact = lies.fetch()
-        assert (artifact.publisher, artifact.repository, artifact.yanked) == ("mallory", "github:a/b", "use another")
-        assert artifact.published_at == artifact.files[0].uploaded_at == "2026-01-02T03:04:05.000Z"
+        assert artifact.facts == ReleaseFacts(
+            published_at="2026-01-02T03:04:05.000Z", publisher="mallory", repository="github:a/b", yanked="use another"
+        )
+        assert artifact.files[0].uploaded_at == artifact.facts.published_at
         assert (artifact.install_scripts, artifact.problems) == (("postinstall",), ())
 
     def test_every_algorithm_of_an_integrity_string_is_claimed_and_hashed(self) -> None:
@@ -598,8 +603,8 @@ class TestTheRegistryThatThisMachineReaches:
         (file,) = artifact.files
         assert (artifact.missing, artifact.problems, artifact.install_scripts) == (None, (), ())
         assert file.claims == (file.digest("sha512"),)
-        assert artifact.repository is not None
-        assert "modelcontextprotocol/servers" in artifact.repository
+        assert artifact.facts.repository is not None
+        assert "modelcontextprotocol/servers" in artifact.facts.repository
 
 
 def test_only_the_registry_is_contacted_for_a_package_without_signatures() -> None:

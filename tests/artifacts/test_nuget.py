@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import nuget
-from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef
+from pinwarden.artifacts.artifact import FetchedArtifact, PackageRef, ReleaseFacts
 from pinwarden.artifacts.endpoints.nuget import NugetSources, find_sources, get_default_source
 from pinwarden.artifacts.nuget_package import normalize_version
 from pinwarden.core.digest import Digest
@@ -106,8 +106,8 @@ class TestFacts:
         assert (file.name, file.size) == ("acme.server.1.2.0.nupkg", len(source.data))
         assert file.digests == (Digest.of_bytes(source.data), Digest.of_bytes(source.data, "sha512"))
         assert file.claims == (Digest.of_bytes(source.data, "sha512"),)
-        assert (artifact.problems, artifact.yanked, artifact.missing, artifact.attestations) == ((), None, None, ())
-        assert (artifact.repository, artifact.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
+        assert (artifact.problems, artifact.missing, artifact.attestations) == ((), None, ())
+        assert artifact.facts == ReleaseFacts(published_at="2026-01-02T03:04:05Z", repository="https://git.example/r")
         assert (tmp_path / file.sha256.hex).read_bytes() == source.data
 
     def test_attack_bytes_that_differ_from_the_catalog_are_detected(self) -> None:
@@ -117,7 +117,7 @@ class TestFacts:
 
     def test_a_source_without_a_catalog_makes_no_claim(self) -> None:
         artifact = Source(extra={"/reg/acme.server/1.2.0.json": Said(status=404)}).fetch()
-        assert (artifact.files[0].claims, artifact.published_at) == ((), None)
+        assert (artifact.files[0].claims, artifact.facts.published_at) == ((), None)
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:
         assert Source().fetch("Other").missing == "package"
@@ -133,7 +133,7 @@ class TestFacts:
         ],
     )
     def test_an_unlisted_version_counts_as_yanked(self, entry: dict[str, Any], yanked: str) -> None:
-        assert Source(entry=entry).fetch().yanked == yanked
+        assert Source(entry=entry).fetch().facts.yanked == yanked
 
     @pytest.mark.parametrize(
         ("signature", "kinds"),
@@ -237,7 +237,8 @@ class TestTheSecondProtocol:
         artifact, data = self.fetch()
         assert artifact.files[0].claims == (Digest.of_bytes(data, "sha512"),)
         assert artifact.files[0].sha256 == Digest.of_bytes(data)
-        assert (artifact.published_at, artifact.problems, artifact.yanked) == ("2026-01-02T03:04:05", (), None)
+        assert (artifact.facts.published_at, artifact.facts.yanked) == ("2026-01-02T03:04:05", None)
+        assert artifact.problems == ()
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:
         assert self.fetch("Other")[0].missing == "package"

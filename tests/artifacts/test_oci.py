@@ -28,6 +28,7 @@ from pinwarden.artifacts.artifact import (
     FetchedArtifact,
     FetchedImage,
     PackageRef,
+    ReleaseFacts,
 )
 from pinwarden.artifacts.oci import ImageOptions, fetch_artifact, fetch_image, save_layout
 from pinwarden.artifacts.oci_manifest import OciDescriptor
@@ -144,7 +145,7 @@ def test_an_image_is_its_manifest_and_config_hashed_here(
             platforms={"linux/amd64": shown(built)},
             tag_digest=built.digest,
         ),
-        repository="https://github.com/a/b",
+        facts=ReleaseFacts(repository="https://github.com/a/b"),
     )
     kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert kept == {blob.digest.hex: blob.data for blob in (built.manifest, built.config)}

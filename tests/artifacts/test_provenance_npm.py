@@ -78,8 +78,8 @@ def test_a_release_is_verified_and_a_later_one_from_a_fork_is_detected(tmp_path:
     locked = choose_strongest_identity(first)
     assert locked is not None
     assert locked.repository == "https://github.com/acme/slack-mcp"
-    assert compare_provenance(locked, first, metadata_repository=artifact.repository) == ()
-    found = compare_provenance(locked, second, metadata_repository=artifact.repository)
+    assert compare_provenance(locked, first, metadata_repository=artifact.facts.repository) == ()
+    found = compare_provenance(locked, second, metadata_repository=artifact.facts.repository)
     assert {(each.code, each.severity) for each in found} == {
         ("provenance_changed", "critical"),
         ("provenance_repository_mismatch", "review"),

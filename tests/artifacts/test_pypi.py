@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFile, ArtifactProblem, FetchedArtifact, ListedFile, PackageRef
+from pinwarden.artifacts.artifact import (
+    ArtifactFile,
+    ArtifactProblem,
+    FetchedArtifact,
+    ListedFile,
+    PackageRef,
+    ReleaseFacts,
+)
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release_files
 from pinwarden.artifacts.endpoints.pypi import find_indexes
 from pinwarden.artifacts.pypi import fetch_artifact
@@ -199,10 +206,12 @@ def test_times_owners_repository_and_withdrawal_are_reported() -> None:
                 uploaded_at="2024-05-06T07:08:09.123456Z",
             ),
         ),
-        published_at="2024-05-06T07:08:09.123456Z",
-        publisher="al, zoe",
-        repository="https://git.example/acme/notes",  # from the hashed bytes, not from the index
-        yanked="leaks keys",
+        facts=ReleaseFacts(
+            published_at="2024-05-06T07:08:09.123456Z",
+            publisher="al, zoe",
+            repository="https://git.example/acme/notes",  # from the hashed bytes, not from the index
+            yanked="leaks keys",
+        ),
     )
 
 

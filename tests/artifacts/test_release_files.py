@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.tags import Tag
 
-from pinwarden.artifacts.artifact import ArtifactFile, FetchedArtifact, ListedFile, PackageRef
+from pinwarden.artifacts.artifact import ArtifactFile, FetchedArtifact, ListedFile, PackageRef, ReleaseFacts
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release_files
 from pinwarden.core.digest import Digest
 
@@ -30,7 +30,7 @@ def found(*names: str, listed: tuple[ListedFile, ...] = (), published: str | Non
         checked_at=NOW,
         files=tuple(ArtifactFile(name=name, size=1, digests=(digest(name),)) for name in names),
         listed=listed,
-        published_at=published,
+        facts=ReleaseFacts(published_at=published),
     )
 
 

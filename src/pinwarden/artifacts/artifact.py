@@ -126,6 +126,21 @@ class FetchedImage(Record):
     """The expected digests of documents and blobs whose bytes have a different digest."""
 
 
+class ReleaseFacts(Record):
+    """What a registry and the metadata say about a release. Unverified.
+
+    Each parser fills in the facts that it finds. Those that the lock keeps have the same name in `LockExtension`.
+    """
+
+    published_at: str | None = None
+    publisher: str | None = None
+    """The account that uploaded the release, according to the registry."""
+    repository: str | None = None
+    """The source repository named in the metadata."""
+    yanked: str | None = None
+    """The publisher's reason, if the version was yanked (PyPI, Cargo), deprecated (npm, NuGet) or unlisted (NuGet)."""
+
+
 class FetchedArtifact(Record):
     """The files and metadata that a registry served for one artifact at ``checked_at``."""
 
@@ -139,13 +154,7 @@ class FetchedArtifact(Record):
     listed: tuple[ListedFile, ...] = ()
     """Files of the release that were not downloaded."""
     image: FetchedImage | None = None
-    published_at: str | None = None
-    publisher: str | None = None
-    """The account that uploaded the release, according to the registry. Unverified."""
-    repository: str | None = None
-    """The source repository named in the metadata. Unverified."""
-    yanked: str | None = None
-    """The publisher's reason, if the version was yanked (PyPI, Cargo), deprecated (npm, NuGet) or unlisted (NuGet)."""
+    facts: ReleaseFacts = ReleaseFacts()
     install_scripts: tuple[str, ...] = ()
     """Names of the scripts that the package manager would run on installation. Pinwarden does not run them."""
     signatures: tuple[RegistrySignature, ...] = ()

@@ -54,8 +54,8 @@ def compare_releases(server: str, before: FetchedArtifact, after: FetchedArtifac
         changes.append(_build_change("version_vanished", server, "version", str(after.package), ABSENT))
     if before.package.name != after.package.name:
         changes.append(_build_change("artifact_kind_changed", server, "name", before.package.name, after.package.name))
-    if before.publisher != after.publisher and (before.publisher or after.publisher):
-        old, new = before.publisher or ABSENT, after.publisher or ABSENT
+    old, new = before.facts.publisher or ABSENT, after.facts.publisher or ABSENT
+    if old != new:
         changes.append(_build_change("publisher_changed", server, "publisher", old, new))
     if set(after.install_scripts) - set(before.install_scripts):
         scripts = list(before.install_scripts), list(after.install_scripts)
@@ -77,8 +77,9 @@ def _find_changes(server: str, pinned: LockExtension, artifact: FetchedArtifact)
         return
     if pinned.registry is not None and pinned.registry != artifact.registry:
         yield build_registry_change(server, pinned.registry, artifact.registry)
-    if pinned.publisher is not None and pinned.publisher != artifact.publisher:
-        yield _build_change("publisher_changed", server, "publisher", pinned.publisher, artifact.publisher or ABSENT)
+    publisher = artifact.facts.publisher
+    if pinned.publisher is not None and pinned.publisher != publisher:
+        yield _build_change("publisher_changed", server, "publisher", pinned.publisher, publisher or ABSENT)
     yield from _compare_files(server, pinned.artifacts, artifact)
     if pinned.image is not None and artifact.image is not None:
         yield from _compare_image(server, pinned.image, artifact)
@@ -167,7 +168,7 @@ def compare_release_files(
     current = _collect_digests(artifact)
     added = sorted(set(current) - set(locked))
     findings = [
-        _build_added_finding(name, locked, added, tags, old=_is_old(artifact.published_at, now)) for name in added
+        _build_added_finding(name, locked, added, tags, old=_is_old(artifact.facts.published_at, now)) for name in added
     ]
     for name in sorted(locked):
         if name not in current:

@@ -18,7 +18,7 @@ from pinwarden.artifacts.cargo_package import (
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_error
@@ -65,7 +65,7 @@ def fetch_artifact(
         size=result.size,
         digests=result.digests,
         claims=(entry.checksum,),
-        uploaded_at=entry.published_at,
+        uploaded_at=entry.facts.published_at,
         host=host,
     )
     return FetchedArtifact(
@@ -73,9 +73,7 @@ def fetch_artifact(
         registry=endpoint.url,
         checked_at=now,
         files=(file,),
-        published_at=entry.published_at,
-        repository=content.repository,
-        yanked="yanked" if entry.yanked else None,
+        facts=replace(entry.facts, repository=content.repository),
         install_scripts=content.scripts,
         problems=content.problems,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from pinwarden.artifacts.artifact import ReleaseFacts
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -30,8 +31,7 @@ class CrateIndexEntry(Record):
     """One version of a crate in the index."""
 
     checksum: Digest
-    yanked: bool
-    published_at: str | None
+    facts: ReleaseFacts
 
 
 class CrateManifest(Record):
@@ -111,8 +111,10 @@ def _parse_entry(row: Mapping[str, Any]) -> CrateIndexEntry:
         _refuse("has no checksum")
     return CrateIndexEntry(
         checksum=Digest.parse(f"sha256:{checksum}"),
-        yanked=row.get("yanked") is not False and row.get("yanked") is not None,
-        published_at=_get_string(row, "pubtime"),
+        facts=ReleaseFacts(
+            published_at=_get_string(row, "pubtime"),
+            yanked=None if row.get("yanked") in (False, None) else "yanked",
+        ),
     )
 
 

@@ -145,8 +145,8 @@ def _find_problems(artifact: FetchedArtifact) -> Iterator[TrustIssue]:
         if signature.state == "invalid":
             message = f"The registry's signature over {artifact.package} is invalid (key {signature.key_id[:80]})."
             yield TrustIssue(severity="critical", code="registry_signature_invalid", message=message)
-    if artifact.yanked is not None:
-        message = f"The publisher yanked or deprecated {artifact.package}: {artifact.yanked[:200]}"
+    if artifact.facts.yanked is not None:
+        message = f"The publisher yanked or deprecated {artifact.package}: {artifact.facts.yanked[:200]}"
         yield TrustIssue(severity="warning", code="withdrawn", message=message)
     if artifact.install_scripts:
         names = ", ".join(artifact.install_scripts[:5])

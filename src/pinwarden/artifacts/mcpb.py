@@ -12,7 +12,7 @@ from pinwarden.artifacts.archives.mcpb_archive import (
     read_bundle_manifest,
     read_bundle_parts,
 )
-from pinwarden.artifacts.artifact import ArtifactProblem, FetchedArtifact, FileSignature, PackageRef
+from pinwarden.artifacts.artifact import ArtifactProblem, FetchedArtifact, FileSignature, PackageRef, ReleaseFacts
 from pinwarden.artifacts.cms import ParsedCertificate
 from pinwarden.artifacts.downloads import format_source, stage_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, McpbParts
@@ -81,10 +81,17 @@ def fetch_artifact(
             empty,
             files=(file,),
             signer=signer,
-            publisher=manifest.author if manifest else None,
-            repository=manifest.repository if manifest else None,
+            facts=ReleaseFacts(publisher=manifest.author, repository=manifest.repository)
+            if manifest
+            else ReleaseFacts(),
             problems=tuple(problems),
         )
+
+
+def _build_facts(manifest: BundleManifest | None) -> ReleaseFacts:
+    if manifest is None:
+        return ReleaseFacts()
+    return ReleaseFacts(publisher=manifest.author, repository=manifest.repository)
 
 
 def verify_bundle_signature(

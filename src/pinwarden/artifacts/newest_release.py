@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.artifacts.artifact import ReleaseFacts
 from pinwarden.artifacts.npm_package import NpmName, check_version, parse_packument
 from pinwarden.artifacts.npm_range import find_matching_versions
 from pinwarden.artifacts.pypi_index import ReleaseFile
@@ -36,10 +37,7 @@ class NewestRelease(Record):
 
     version: str
     """The version, or for an image the tag."""
-    published_at: str | None = None
-    publisher: str | None = None
-    deprecated: str | None = None
-    """The registry's warning, if the release is deprecated."""
+    facts: ReleaseFacts = ReleaseFacts()
     digest: Digest | None = None
     """For an image, the digest that the tag points to."""
 
@@ -66,9 +64,7 @@ def choose_npm_release(
     release = parse_packument(document, name, check_version(chosen)) if isinstance(chosen, str) else None
     if release is None:
         raise PinwardenError("FETCH_FAILED", f"the packument does not list the version of its tag {wanted[:80]}")
-    return NewestRelease(
-        version=chosen, published_at=release.published_at, publisher=release.publisher, deprecated=release.deprecated
-    )
+    return NewestRelease(version=chosen, facts=release.facts)
 
 
 def _choose_newest_in_range(tags: Any, matching: Sequence[str]) -> str | None:
@@ -101,7 +97,7 @@ def choose_python_release(
     # Without any final release, installers choose a pre-release for a requirement without a version.
     chosen = wanted[0] if wanted else max(final or by_version)
     times = sorted(file.uploaded_at for file in by_version[chosen] if file.uploaded_at)
-    return NewestRelease(version=str(chosen), published_at=times[0] if times else None)
+    return NewestRelease(version=str(chosen), facts=ReleaseFacts(published_at=times[0] if times else None))
 
 
 def _parse_specifiers(constraint: str) -> SpecifierSet:

@@ -84,10 +84,7 @@ def fetch_artifact(
         registry=endpoint.url,
         checked_at=now,
         files=(tarball.file,),
-        published_at=release.published_at,
-        publisher=release.publisher,
-        repository=release.repository,
-        yanked=release.deprecated,
+        facts=release.facts,
         install_scripts=tuple(name for name in INSTALL_SCRIPTS if name in scripts),
         signatures=signatures,
         attestations=attestations,
@@ -177,7 +174,7 @@ def _fetch_tarball(registry: _RegistryPackage, release: PackumentVersion, save_f
         size=result.size,
         digests=result.digests,
         claims=claims,
-        uploaded_at=release.published_at,
+        uploaded_at=release.facts.published_at,
         host=None if host == registry.endpoint.address.host_header else host,
     )
     if manifest is None:
@@ -226,7 +223,7 @@ def _verify_signatures(
     keys = _parse_keys(_parse_json(body, _SMALL_LIMITS)) if body is not None else {}
     integrity = release.integrity.text if release.integrity else ""
     message = f"{registry.name}@{registry.version}:{integrity}".encode()
-    signed_at = release.published_at or now
+    signed_at = release.facts.published_at or now
     return tuple(_verify_signature(claim, keys.get(claim.key_id), message, signed_at) for claim in release.signatures)
 
 

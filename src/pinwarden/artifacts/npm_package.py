@@ -13,6 +13,7 @@ from posixpath import basename, normpath
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from pinwarden.artifacts.artifact import ReleaseFacts
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -93,10 +94,7 @@ class PackumentVersion(Record):
     signatures: tuple[SignatureClaim, ...]
     has_attestations: bool
     """Whether the packument announces attestations."""
-    published_at: str | None
-    publisher: str | None
-    repository: str | None
-    deprecated: str | None
+    facts: ReleaseFacts
     announces_install_script: bool
     install_manifest: InstallManifest = field(repr=False)
 
@@ -201,10 +199,12 @@ def _parse_version(manifest: dict[str, Any], published_at: str | None) -> Packum
         shasum=_parse_hex(shasum, 20) if shasum else None,
         signatures=_parse_signatures(dist.get("signatures")),
         has_attestations=bool(dist.get("attestations")),
-        published_at=published_at,
-        publisher=_string_or_none(_as_object(manifest.get("_npmUser")).get("name")),
-        repository=_string_or_none(repository) or _string_or_none(_as_object(repository).get("url")),
-        deprecated=_parse_deprecation(manifest.get("deprecated")),
+        facts=ReleaseFacts(
+            published_at=published_at,
+            publisher=_string_or_none(_as_object(manifest.get("_npmUser")).get("name")),
+            repository=_string_or_none(repository) or _string_or_none(_as_object(repository).get("url")),
+            yanked=_parse_deprecation(manifest.get("deprecated")),
+        ),
         announces_install_script=manifest.get("hasInstallScript") is True,
         install_manifest=parse_install_manifest(manifest, has_gyp=manifest.get("gypfile") is True),
     )

@@ -34,7 +34,7 @@ from pinwarden.artifacts.nuget_package import (
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_error
@@ -81,7 +81,7 @@ def fetch_artifact(
         size=result.size,
         digests=result.digests,
         claims=listing.claims.digests,
-        uploaded_at=listing.claims.published_at,
+        uploaded_at=listing.claims.facts.published_at,
         host=None if same_host else address.host_header,
     )
     return FetchedArtifact(
@@ -89,9 +89,7 @@ def fetch_artifact(
         registry=endpoint.url,
         checked_at=now,
         files=(file,),
-        published_at=listing.claims.published_at,
-        repository=content.repository,
-        yanked=listing.claims.yanked,
+        facts=replace(listing.claims.facts, repository=content.repository),
         install_scripts=content.scripts,
         attestations=content.attestations,
         problems=content.problems,
@@ -199,7 +197,7 @@ def _find_v2_package(source: _SourcePackage) -> _ListedPackage | Missing:
     except PinwardenError as err:
         raise fetch_error("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
     entry = parse_catalog_entry({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
-    claims = NugetClaims(digests=(digest,) if digest else (), published_at=entry.published_at, yanked=entry.yanked)
+    claims = NugetClaims(digests=(digest,) if digest else (), facts=entry.facts)
     return _ListedPackage(url=f"{base}package/{name}/{version}", claims=claims)
 
 

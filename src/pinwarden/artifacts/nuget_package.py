@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
+from pinwarden.artifacts.artifact import ReleaseFacts
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -31,9 +32,8 @@ class NugetClaims(Record):
     """Unverified metadata of one version, as the package source states it."""
 
     digests: tuple[Digest, ...] = ()
-    published_at: str | None = None
-    yanked: str | None = None
-    """The publisher's message about a deprecated version, or ``deprecated``, or ``unlisted``."""
+    facts: ReleaseFacts = ReleaseFacts()
+    """``yanked`` is the publisher's message about a deprecated version, or ``deprecated``, or ``unlisted``."""
 
 
 class Nuspec(Record):
@@ -121,8 +121,7 @@ def parse_catalog_entry(entry: Mapping[str, Any]) -> NugetClaims:
     digest = parse_package_hash(entry.get("packageHash"), entry.get("packageHashAlgorithm", "SHA512"))
     return NugetClaims(
         digests=(digest,) if digest else (),
-        published_at=published if isinstance(published, str) else None,
-        yanked=yanked,
+        facts=ReleaseFacts(published_at=published if isinstance(published, str) else None, yanked=yanked),
     )
 
 

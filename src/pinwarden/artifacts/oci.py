@@ -23,6 +23,7 @@ from pinwarden.artifacts.artifact import (
     FetchedImage,
     Missing,
     PackageRef,
+    ReleaseFacts,
 )
 from pinwarden.artifacts.newest_release import NewestRelease, choose_release_tag, choose_tag
 from pinwarden.artifacts.oci_manifest import (
@@ -148,7 +149,7 @@ def fetch_image(
         checked_at=now,
         files=tuple(reader.files.values()),
         image=image,
-        repository=reader.source,
+        facts=ReleaseFacts(repository=reader.source),
         attestations=attestations.attestations,
         problems=tuple(reader.problems),
     )

@@ -22,6 +22,7 @@ from pinwarden.artifacts.artifact import (
     FetchedArtifact,
     ListedFile,
     PackageRef,
+    ReleaseFacts,
 )
 from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.pypi import get_index_parent, get_json_api_url
@@ -104,10 +105,12 @@ def fetch_artifact(  # noqa: PLR0913
         empty,
         files=tuple(download.file for download in downloads),
         listed=tuple(_to_listed_file(file) for file in release if file.name not in selected_names),
-        published_at=upload_times[0] if upload_times else None,
-        publisher=json_release.publisher if json_release else None,
-        repository=_find_repository(downloads, json_release),
-        yanked=next((file.yanked for file in release if file.yanked), None),
+        facts=ReleaseFacts(
+            published_at=upload_times[0] if upload_times else None,
+            publisher=json_release.publisher if json_release else None,
+            repository=_find_repository(downloads, json_release),
+            yanked=next((file.yanked for file in release if file.yanked), None),
+        ),
         attestations=tuple(attestation for attestations, _ in attestation_results for attestation in attestations),
         problems=(*_find_index_problems(release, conflicting, json_release), *problems),
     )
@@ -135,7 +138,8 @@ def find_newest_release(
     if json_release is None:
         return release
     uploaded = min((file.uploaded_at for file in json_release.files if file.uploaded_at), default=None)
-    return replace(release, publisher=json_release.publisher, published_at=release.published_at or uploaded)
+    published_at = release.facts.published_at or uploaded
+    return replace(release, facts=ReleaseFacts(published_at=published_at, publisher=json_release.publisher))
 
 
 # The index

@@ -268,7 +268,7 @@ class _Examination:
             self._observation,
             version=check.package.version or entry.version,
             artifact=digests[0] if digests else str(getattr(check.artifact.image, "tag_digest", "") or ""),
-            publisher=check.artifact.publisher or "",
+            publisher=check.artifact.facts.publisher or "",
             provenance="" if check.identity is None else str(check.identity),
         )
         _refuse_unusable(check)

@@ -4,7 +4,8 @@ The extension is the member ``capabilityManifest.pinwarden``, because ToolPin ke
 it rewrites the file. The extension's ``integrity`` covers the complete entry, including members that ToolPin does not
 hash.
 
-To add a member, add a field to `LockExtension` and a row to ``_OPTIONAL_MEMBERS``.
+To add a member, add a field to `LockExtension` and a row to ``_OPTIONAL_MEMBERS``. A fact of the release is a field of
+`ReleaseFacts` with the same name.
 """
 
 from __future__ import annotations
@@ -517,10 +518,16 @@ class _Member(Record):
     """Whether an empty value is left out, as None is."""
     describes_bytes: bool = False
     """Whether the member is about the pinned bytes, so that another entry with the same release can share it."""
+    states_release: bool = False
+    """Whether the field is a fact of `ReleaseFacts`, which is recorded when the bytes are pinned."""
 
 
 def _define_text_member(field: str, name: str, *, describes_bytes: bool = False) -> _Member:
     return _Member(field=field, name=name, parse=JsonObject.string, to_json=str, describes_bytes=describes_bytes)
+
+
+def _define_release_member(field: str, name: str) -> _Member:
+    return replace(_define_text_member(field, name, describes_bytes=True), states_release=True)
 
 
 def _define_verbatim_member(field: str, name: str) -> _Member:
@@ -590,12 +597,14 @@ _OPTIONAL_MEMBERS = (
     _define_list_member(
         "evidence", "evidence", lambda row: dict(row.value), dict, omit_empty=False, describes_bytes=True
     ),
-    _define_text_member("published_at", "publishedAt", describes_bytes=True),
-    _define_text_member("publisher", "publisher", describes_bytes=True),
+    _define_release_member("published_at", "publishedAt"),
+    _define_release_member("publisher", "publisher"),
     _define_text_member("api_surface_of", "apiSurfaceOf", describes_bytes=True),
     _define_text_member("api_surface_unknown", "apiSurfaceUnknown", describes_bytes=True),
     _define_object_member("launch", "launch", _parse_launch, _launch_to_json, describes_bytes=True),
 )
 """Members that keep their position in the file when an entry is rewritten. New ones are appended in this order."""
+RELEASE_FIELDS = tuple(member.field for member in _OPTIONAL_MEMBERS if member.states_release)
+"""The facts of a release that the lock keeps: fields of `LockExtension` and of `ReleaseFacts`."""
 _MEMBERS_BY_NAME = {member.name: member for member in (*_LEADING_MEMBERS, *_OPTIONAL_MEMBERS)}
 _LEADING_NAMES = frozenset({"format", "integrity", *(member.name for member in _LEADING_MEMBERS)})

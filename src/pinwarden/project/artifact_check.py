@@ -269,7 +269,7 @@ def check_provenance(
     outcomes = _verify_attestations(artifact, context, now)
     if locked is None and not outcomes:
         return ProvenanceResult(identity=None, rows=(), evidence=())
-    findings = compare_provenance(locked, outcomes, metadata_repository=artifact.repository)
+    findings = compare_provenance(locked, outcomes, metadata_repository=artifact.facts.repository)
     rows = tuple(
         Row(
             code=finding.code,

@@ -185,7 +185,7 @@ def _with_pinned_publisher(entry: Entry, artifact: FetchedArtifact) -> FetchedAr
     """Return the artifact with the pinned publisher: the registry could rewrite what it says about an old release."""
     extension = read_extension(entry)
     known = extension.publisher if extension is not None else None
-    return replace(artifact, publisher=known) if known is not None else artifact
+    return replace(artifact, facts=replace(artifact.facts, publisher=known)) if known is not None else artifact
 
 
 def _describe_publication(ecosystem: str, change: ClosureChange, context: FetchContext, now: str) -> str:
@@ -200,5 +200,6 @@ def _describe_publication(ecosystem: str, change: ClosureChange, context: FetchC
         artifact = fetch_artifact(package, context, now=now)
     except PinwardenError as err:
         return f" (its publisher could not be looked up: {err.message})"
-    when = f", published {artifact.published_at[:10]}" if artifact.published_at else ""
-    return when + (f" by {artifact.publisher}" if artifact.publisher else "")
+    facts = artifact.facts
+    when = f", published {facts.published_at[:10]}" if facts.published_at else ""
+    return when + (f" by {facts.publisher}" if facts.publisher else "")

@@ -133,9 +133,10 @@ class PackageRelease(Record):
         """Publisher, date and warnings of the newest release, according to the registry."""
         if self.latest is None:
             return ""
-        when = f", published {self.latest.published_at[:10]}" if self.latest.published_at else ""
-        by = f"{when or ', published'} by {self.latest.publisher}" if self.latest.publisher else when
-        return by + (f"; deprecated: {self.latest.deprecated}" if self.latest.deprecated else "")
+        facts = self.latest.facts
+        when = f", published {facts.published_at[:10]}" if facts.published_at else ""
+        by = f"{when or ', published'} by {facts.publisher}" if facts.publisher else when
+        return by + (f"; deprecated: {facts.yanked}" if facts.yanked else "")
 
     @property
     def hint(self) -> str:
@@ -262,7 +263,7 @@ class PackageUpdater:
         """Write the lock. Returns the server as its client's file must have it; that file is not written yet."""
         lock_options = self._lock_options
         server, entry = self.build_updated_entry(release)
-        published = release.latest.published_at if release.latest else None
+        published = release.latest.facts.published_at if release.latest else None
         refuse_policy_violations(self._policies, entry.document, lock_options.now, published)
         if not is_enforced(release.entry):
             refuse_uneditable(server, server.entry)

@@ -245,7 +245,7 @@ def _plan_lock_entry(project: Project, lock: Lock | None, pin: ServerPin) -> Ser
         return pin
     now = current_time()
     changed = _build_entry(lock, entry, pin, now)
-    refuse_policy_violations(load_policies(project), changed.document, now, pin.release.published_at)
+    refuse_policy_violations(load_policies(project), changed.document, now, pin.release.facts.published_at)
     if not has_surface(entry):
         return replace(pin, locked=entry)
     extension = read_extension(changed)

@@ -36,6 +36,7 @@ from pinwarden.lock.closure import (
 )
 from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.extension import (
+    RELEASE_FIELDS,
     Artifact,
     ClosurePin,
     ImagePin,
@@ -262,7 +263,7 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
     )
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in artifact.files)
     fresh = replace(
-        known,
+        _record_release_facts(known, artifact),
         artifacts=() if artifact.image is not None else artifacts,
         image=_build_image_pin(artifact),
         closure=pin,
@@ -271,8 +272,6 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
         install_scripts=scripts,
         bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
         evidence=_choose_evidence(known, verified.artifact_check, now),
-        published_at=artifact.published_at or known.published_at,
-        publisher=known.publisher or _find_publisher(artifact),
     )
     return with_extension(entry, fresh)
 
@@ -369,9 +368,15 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
     return entry.name == other.name and (entry.key == other.key or identity == identify_entry(other) is not None)
 
 
-def _find_publisher(artifact: FetchedArtifact) -> str | None:
-    """Return the publisher of the release. Only npm records it; other registries name the project's current owner."""
-    return (artifact.publisher or None) if artifact.package.ecosystem == "npm" else None
+def _record_release_facts(known: LockExtension, artifact: FetchedArtifact) -> LockExtension:
+    """Return the extension with the facts about the release that the lock keeps.
+
+    The first publisher is kept: a registry could rewrite what it says about an old release. Only npm says who published
+    a release; other registries name the current owner of the project.
+    """
+    facts = artifact.facts if artifact.package.ecosystem == "npm" else replace(artifact.facts, publisher=None)
+    stated = {name: getattr(facts, name) or getattr(known, name) for name in RELEASE_FIELDS}
+    return replace(known, **{**stated, "publisher": known.publisher or facts.publisher or None})
 
 
 def _build_image_pin(artifact: FetchedArtifact) -> ImagePin | None:

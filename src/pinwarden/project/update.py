@@ -316,7 +316,7 @@ def release_to_json(release: Release) -> dict[str, Any]:
     }
     if isinstance(release, ListedRelease) or release.latest is None:
         return facts
-    publication = {"published_at": release.latest.published_at, "publisher": release.latest.publisher}
+    publication = {name: getattr(release.latest.facts, name) for name in ("published_at", "publisher")}
     known = {name: value for name, value in publication.items() if value}
     return {**facts, "package": release.launch.identity, **known}
 
