@@ -306,6 +306,12 @@ GENERAL_CODES = (
         "Look at the change again with `pinwarden review show NUMBER`, then decide.",
     ),
     ErrorCode(
+        "FOUR_EYES",
+        EXIT_REFUSED,
+        "The policy demands that two people approve this change, and this is not the approval of another one.",
+        "Sign in to the dashboard at your identity provider: `pinwarden dashboard --sign-in provider`.",
+    ),
+    ErrorCode(
         "REVIEW_FROM_SERVER",
         EXIT_REFUSED,
         "The approval came from inside a server that the gateway started, or from one of its clients.",

@@ -34,6 +34,8 @@ class DashboardUser(Record):
     name: str
     """The name that decisions are recorded with."""
     role: Role
+    identity: str = ""
+    """Identifies the person at the issuer; empty for a person who signed in with a code."""
 
     def may(self, role: Role) -> bool:
         """Whether the person has this role or a later one of `ROLES`."""

@@ -71,8 +71,8 @@ def _get_overview(sources: Sources, _: DashboardRequest) -> Json:
 
 
 def _get_reviews(sources: Sources, request: DashboardRequest) -> Json:
-    matching = select_reviews(sources, request)
-    return {"reviews": [review_to_json(review) for review in matching]}
+    matching, first = select_reviews(sources, request), sources.state.reviews.list_first_approvals()
+    return {"reviews": [review_to_json(review, first.get(review.name)) for review in matching]}
 
 
 def _get_review(sources: Sources, _: DashboardRequest, name: str) -> Json:
@@ -81,7 +81,8 @@ def _get_review(sources: Sources, _: DashboardRequest, name: str) -> Json:
 
 def _change_to_json(change: ChangeView) -> Json:
     return {
-        "review": review_to_json(change.review),
+        "review": review_to_json(change.review, change.four_eyes.first),
+        "needs_two_people": change.four_eyes.is_needed,
         "change": encode_rendered(change),
         "verdict": change.verdict,
         "differences": [

@@ -58,6 +58,7 @@ _EXPORT = "audit/export"
 _STATUS = {
     "ORIGIN_REFUSED": 403,
     "DASHBOARD_FORBIDDEN": 403,
+    "FOUR_EYES": 403,
     "SIGN_IN_FAILED": 403,
     "LOGIN_REFUSED": 403,
     "HOST_REFUSED": 421,

@@ -85,7 +85,14 @@ def _build_approver(request: DashboardRequest) -> Approver:
     why = request.get("why").strip()
     if len(why) > _MAX_REASON:
         raise PinwardenError("USAGE", f"the reason has {plural(len(why), 'character')}; the limit is {_MAX_REASON}")
-    return Approver(by=request.session.person.name, why=why, default_reason=SHOWN_IN_DASHBOARD, approves_warnings=True)
+    person = request.session.person
+    return Approver(
+        by=person.name,
+        why=why,
+        default_reason=SHOWN_IN_DASHBOARD,
+        approves_warnings=True,
+        identity=person.identity,
+    )
 
 
 def _build_page_again(

@@ -100,6 +100,7 @@ def build_server_page(sources: Sources, _: DashboardRequest, server_id: str) -> 
         "available": [item for item in items if item.state != "blocked"],
         "blocked": [item for item in items if item.state == "blocked"],
         "tokens": sum(item.tokens for item in items if item.state != "blocked" and item.sighting.entity == "tool"),
+        "first_approvals": sources.state.reviews.list_first_approvals(),
         "reviews": [review for review in sources.state.reviews.select((PENDING,)) if review.server == server.name],
     }
     return PageContent(template="server.html", values=values)

@@ -119,6 +119,7 @@ _CHANGE = _object(
     warnings=_array(_TEXT),
     served=_TEXT,
     approval_goes_to=_OPTIONAL,
+    needs_two_people=_BOOLEAN,
 )
 
 

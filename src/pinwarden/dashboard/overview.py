@@ -38,17 +38,18 @@ def build_overview_page(sources: Sources, _: DashboardRequest) -> PageContent:
     """Build the first page."""
     pending = read_part(lambda: sources.state.reviews.select((PENDING,)))
     values: Values = {
-        "pending": pending if pending.problem else Part(value=_summarize_pending(pending.value)),
+        "pending": pending if pending.problem else read_part(lambda: _summarize_pending(sources, pending.value)),
         "servers": read_part(lambda: _summarize_servers(sources, pending.value or [])),
         "decisions": read_part(lambda: _list_decisions(sources)),
     }
     return PageContent(template="overview.html", values=values)
 
 
-def _summarize_pending(reviews: list[Review]) -> Values:
+def _summarize_pending(sources: Sources, reviews: list[Review]) -> Values:
     ranks = {"critical": 0, "review": 1, "info": 2}
     waiting = sorted(reviews, key=lambda review: (ranks.get(review.level, 0), review.opened, review.name))
     return {
+        "first_approvals": sources.state.reviews.list_first_approvals(),
         "counts": count_levels(reviews),
         "total": len(reviews),
         "oldest": min((review.opened for review in reviews), default=None),

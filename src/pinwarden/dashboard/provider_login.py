@@ -58,7 +58,9 @@ class ProviderLogin:
         if len(query) > _MAX_QUERY:
             raise PinwardenError("LOGIN_REFUSED", "the response of the provider is too long")
         person = self._flow.finish(request, query, self._clock())
-        return DashboardUser(name=name_in_records(person), role=person.role)
+        return DashboardUser(
+            name=name_in_records(person), role=person.role, identity=f"{person.issuer} {person.subject}"
+        )
 
 
 def name_in_records(person: Person) -> str:

@@ -45,6 +45,7 @@ def build_queue_page(sources: Sources, request: DashboardRequest) -> PageContent
         "server_name": next((review.server for review in matching if server), ""),
         "groups": group_by_server(shown),
         "decided": shown if view == "decided" else (),
+        "first_approvals": sources.state.reviews.list_first_approvals(),
         "total": len(matching),
         "unfiltered": len(reviews),
         "counts": count_levels(reviews),
@@ -94,6 +95,7 @@ def build_review_page(
         "change": change,
         "review": review,
         "encoded": encode_rendered(change),
+        "obstacle": _find_obstacle(change, request),
         "sides": request.query.get("show") == "sides",
         "newer": _find_newer(review, pending),
         "next": next(iter(others), None),
@@ -126,12 +128,21 @@ def build_selected_page(
     return PageContent(template="selected.html", values=values)
 
 
+def _find_obstacle(change: ChangeView, request: DashboardRequest) -> str:
+    """Return why this person cannot approve a change; empty if the person can."""
+    if not change.can_be_approved:
+        return "This change cannot be approved, only rejected."
+    return change.four_eyes.find_obstacle(request.session.person.identity)
+
+
 def find_bulk_obstacle(changes: Sequence[ChangeView]) -> str:
     """Return why these changes cannot be approved together; empty if they can."""
     if len(changes) > 1 and any(change.level == "critical" for change in changes):
         return "A critical change is approved alone, on its own page, with a reason."
     if not all(change.can_be_approved for change in changes):
         return "One of these changes cannot be approved at all."
+    if len(changes) > 1 and any(change.four_eyes.is_needed for change in changes):
+        return "A change that needs two people is approved alone, on its own page."
     return ""
 
 

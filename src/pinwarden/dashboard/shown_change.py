@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
+from pinwarden.gateway.four_eyes import FourEyes, find_four_eyes
 from pinwarden.gateway.review import ShownReview, review_to_json, show_reviews
 from pinwarden.html.items import list_parameters
 from pinwarden.surface.drift.change_words import describe_in_words
@@ -65,6 +66,7 @@ class ChangeView(Record):
     """Where an approval is stored; None if the change cannot be approved."""
     problem: PinwardenError | None = None
     """Why the change cannot be compared with what is approved."""
+    four_eyes: FourEyes = FourEyes()
 
     @property
     def can_be_approved(self) -> bool:
@@ -84,7 +86,18 @@ def show_change(sources: Sources, review: Review) -> ChangeView:
 
 def show_changes(sources: Sources, reviews: Sequence[Review]) -> list[ChangeView]:
     """Compare changes with what is approved now. A change that cannot be compared has a problem instead."""
-    return [_build(review, shown) for review, shown in show_reviews(sources.state, sources.project, reviews)]
+    shown_reviews = show_reviews(sources.state, sources.project, reviews)
+    return [
+        replace(_build(review, shown), four_eyes=four_eyes)
+        for (review, shown), four_eyes in zip(shown_reviews, _find_four_eyes(sources, reviews), strict=True)
+    ]
+
+
+def _find_four_eyes(sources: Sources, reviews: Sequence[Review]) -> list[FourEyes]:
+    try:
+        return find_four_eyes(sources.state, sources.project, reviews)
+    except PinwardenError as err:
+        return [FourEyes(is_needed=True, problem=f"The policy cannot be read: {err.message}")] * len(reviews)
 
 
 def _build(review: Review, shown: ShownReview | PinwardenError) -> ChangeView:

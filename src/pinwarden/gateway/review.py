@@ -24,11 +24,21 @@ from pinwarden.gateway.approved_items import (
     is_approved,
     is_intact,
 )
-from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
+from pinwarden.gateway.audit.event import APPROVED, FIRST_APPROVED, HELD, REJECTED, SERVER_ITEM
+from pinwarden.gateway.four_eyes import begin_or_second, join_approvals, make_four_eyes_check
 from pinwarden.gateway.shared_approvals import apply_approvals, check_intact, compute_server_identity
 from pinwarden.gateway.state import FIRST_USE, PUBLISHED_BASELINE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
-from pinwarden.gateway.store.reviews import PENDING, STATES, Review, assign_name, build_review_event, make_storable_name
+from pinwarden.gateway.store.reviews import (
+    PENDING,
+    STATES,
+    FirstApproval,
+    Review,
+    ReviewDecision,
+    assign_name,
+    build_review_event,
+    make_storable_name,
+)
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import find_client
 from pinwarden.lock.extension import read_extension
@@ -70,6 +80,7 @@ def list_reviews(
         and (not levels or review.level in levels)
     ]
     pending = sum(review.state == PENDING for review in reviews)
+    first = state.reviews.list_first_approvals()
     return Report(
         command="review list",
         subject=server or "all servers",
@@ -77,7 +88,10 @@ def list_reviews(
         exit_code=EXIT_CLEAN,
         next_command="pinwarden review" if pending else None,
         facts={
-            "reviews": [{**review_to_json(review), **_build_unapplied_members(review, unapplied)} for review in reviews]
+            "reviews": [
+                {**review_to_json(review, first.get(review.name)), **_build_unapplied_members(review, unapplied)}
+                for review in reviews
+            ]
         },
         notes=tuple(
             f"{review.name} is approved, but the gateway of {place} does not apply it yet"
@@ -119,7 +133,9 @@ class ShownReview(Record):
 def show_review(state: GatewayState, project: Project, name: str) -> Report:
     """Return the report of ``pinwarden review show`` about a review, by its name or the beginning of its name."""
     review = state.reviews.find(name)
-    return _show_review(review, _open_baseline(state, project, review.server, review.baseline)).report
+    report = _show_review(review, _open_baseline(state, project, review.server, review.baseline)).report
+    first = state.reviews.list_first_approvals().get(review.name)
+    return replace(report, facts={**report.facts, "review": review_to_json(review, first)})
 
 
 def show_reviews(
@@ -186,7 +202,12 @@ def settle_reviews(state: GatewayState, project: Project, server: str, approver:
     if not pending:
         return 0
     surfaces = _open_baseline(state, project, pending[0].server, pending[0].baseline).surfaces.values()
-    covered = [review.name for review in pending if any(is_approved(review, surface) for surface in surfaces)]
+    needs_two = make_four_eyes_check(project)  # what one person wrote into a lock is not shared with other gateways
+    covered = [
+        review.name
+        for review in pending
+        if not needs_two(review) and any(is_approved(review, surface) for surface in surfaces)
+    ]
     if covered:
         approve_reviews(state, project, covered, replace(approver, why=approver.reason, approves_warnings=True), now)
     return len(covered)
@@ -238,6 +259,8 @@ def approve_reviews(
     2. Compute the new surface of each server, and check that it can be written.
     3. Record the approval in the audit log.
     4. Mark the reviews as approved, if they are still pending.
+    If the policy demands two people (`four_eyes.py`), the first approval is recorded and stored, and steps 3 to 5 wait
+    for the second one.
     5. Share the approvals of locks with other gateways, and write the locks and the store. If one cannot be written,
        the others are restored, and all reviews are pending again.
     """
@@ -248,13 +271,36 @@ def approve_reviews(
         _refuse_without_reason(reviews, approver)
         plans = _plan_changes(state, project, reviews, _add_approved, partial(_build_candidate, approver))
         _refuse_open_warnings(plans)
+        four_eyes = begin_or_second(state, project, reviews, approver)
+        if four_eyes.is_needed and four_eyes.first is None:
+            return _record_first_approval(state, reviews[0], approver, now)
+        if four_eyes.first is not None:
+            approver = join_approvals(four_eyes.first, approver)
         _record_decision(state, reviews, approver, APPROVED)
-        state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.reason, now=now)
+        decision = ReviewDecision(state=APPROVED, by=approver.by, why=approver.reason, now=now, first=four_eyes.first)
+        state.reviews.decide(reviews, decision)
         shared = [approval for plan in plans for approval in _build_shared_approvals(state, plan, approver, now)]
         state.approvals.record(shared)
         _write_plans(plans, approver, now, undo=lambda failed: _undo_approval(state, failed, approver, now))
     report = _build_decision_report("review approve", reviews, APPROVED, approver, now)
     return _add_written_places(report, plans, _build_follower_notes(state, plans, shared))
+
+
+def _record_first_approval(state: GatewayState, review: Review, approver: Approver, now: str) -> Report:
+    """Record the first of two approvals. The change stays pending, and blocked."""
+    _record_decision(state, [review], approver, FIRST_APPROVED)
+    first = FirstApproval(
+        name=review.name, identity=approver.identity, approved_by=approver.by, why=approver.reason, approved=now
+    )
+    state.reviews.record_first_approval(review, first)
+    return Report(
+        command="review approve",
+        subject=review.server,
+        summary=f"1 of 2 approvals, by {approver.by}",
+        exit_code=EXIT_CLEAN,
+        facts={"reviews": [review_to_json(review, first)], "by": approver.by, "why": approver.reason, "written": []},
+        notes=("it stays blocked until another person approves it too",),
+    )
 
 
 def _build_shared_approvals(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[StoredApproval]:
@@ -513,7 +559,7 @@ def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver
     reviews = [_check_pending(state.reviews.get(name)) for name in dict.fromkeys(names)]
     _record_decision(state, reviews, approver, REJECTED)
     _withdraw_approvals(state, reviews, approver, now)
-    state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
+    state.reviews.decide(reviews, ReviewDecision(state=REJECTED, by=approver.by, why=approver.reason, now=now))
     return replace(_build_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
 
 
@@ -525,11 +571,14 @@ _BLOCKED_AGAIN = "it is blocked from now on, and pending review again when the s
 _STAYS_BLOCKED = "it stays blocked, and the same content will not be pending review again"
 
 
-def review_to_json(review: Review) -> dict[str, Any]:
-    """Return a review as JSON, without its definition."""
+def review_to_json(review: Review, first: FirstApproval | None = None) -> dict[str, Any]:
+    """Return a review as JSON, without its definition. ``first`` is the first of two approvals, if there is one."""
     facts = as_dict(review)
     del facts["definition"]
-    return {**facts, "expected": review.expected.split(), "digest": review.digest or None}
+    facts |= {"expected": review.expected.split(), "digest": review.digest or None}
+    if first is not None and review.state == PENDING:
+        facts["first_approval"] = {"by": first.approved_by, "why": first.why, "approved": first.approved}
+    return facts
 
 
 def _get_baseline_key(review: Review) -> tuple[str, str]:

@@ -30,6 +30,8 @@ INTERCEPTOR_MODES = ("answer", "announce")
 """Whether the gateway only responds to interceptor requests, or also announces interceptors as a capability."""
 ARGUMENT_MODES = ("omit", "record")
 """Whether the audit log records the arguments of calls."""
+FOUR_EYES_MODES = ("never", "critical", "always")
+"""Which changes need the approvals of two people."""
 
 _ALIASES = {"allow_unverified": "allow_degraded"}
 _RULE_KEYS = (
@@ -38,9 +40,10 @@ _RULE_KEYS = (
     *CALL_KEYS,
 )
 _CONDITIONS = ("team", "read-only", "destructive")
+_FOUR_EYES = "four-eyes"
 _REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
 _RESULT_KEYS = ("max-bytes", "hidden-characters")
-_KEYS = (*_RULE_KEYS, "relist-seconds", "relist-calls", "results", "rules", "allow")
+_KEYS = (*_RULE_KEYS, _FOUR_EYES, "relist-seconds", "relist-calls", "results", "rules", "allow")
 _REQUEST_MODES = ("allow", "deny")
 _ALLOWED_VALUES = {
     "enforcement": ENFORCEMENT_MODES,
@@ -59,6 +62,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max-rounds": 10,
     "relist-seconds": 30,
     "relist-calls": 100,
+    _FOUR_EYES: "never",
     "hidden-characters": "relay",
 }
 """The value of each key that a policy does not set."""
@@ -236,8 +240,9 @@ def parse_gateway_policy(value: Any) -> GatewayPolicy:
     seconds, calls = table.optional_integer("relist-seconds", 86_400), table.optional_integer("relist-calls", 1_000_000)
     if seconds == 0:
         table.fail("relist-seconds", "is 0, so silent changes would never be detected")
+    four_eyes = {_FOUR_EYES: table.one_of(_FOUR_EYES, FOUR_EYES_MODES)} if _FOUR_EYES in table else {}
     return GatewayPolicy(
-        settings=_parse_settings(table),
+        settings=_parse_settings(table) | four_eyes,
         rules=tuple(map(_parse_rule, table.objects("rules", default=[]))),
         allowlist=tuple(map(_parse_allowed_digest, table.objects("allow", default=[]))),
         results=_parse_result_policy(results) if results else ResultPolicy(),
@@ -245,6 +250,12 @@ def parse_gateway_policy(value: Any) -> GatewayPolicy:
         relist_calls=DEFAULTS["relist-calls"] if calls is None else calls,
         digest=str(Digest.of_bytes(canonicalize(table.value))),
     )
+
+
+def four_eyes_levels(policy: GatewayPolicy) -> frozenset[str]:
+    """Return the severities of changes that need the approvals of two people."""
+    mode = policy.settings.get(_FOUR_EYES, DEFAULTS[_FOUR_EYES])
+    return frozenset({"never": (), "critical": ("critical",), "always": DRIFT_LEVELS}[mode])
 
 
 def _merge_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
@@ -261,6 +272,7 @@ _STRICTNESS: dict[str, tuple[str, ...]] = {
     "unknown": UNKNOWN_ITEM_MODES,
     "block-at": DRIFT_LEVELS[::-1],
     **dict.fromkeys(("sampling", "elicitation", "roots"), _REQUEST_MODES),
+    _FOUR_EYES: FOUR_EYES_MODES,
 }
 """The values of each key, from the loosest to the strictest."""
 

@@ -83,6 +83,8 @@ class Approver(Record):
     """Whether the approver saw the scan warnings and approves the surface with them."""
     default_reason: str = ""
     """The reason to record if the approver gives none, such as ``approved with --yes``."""
+    identity: str = ""
+    """Identifies the person at the issuer that authenticated them; empty if ``by`` is a typed name."""
 
     @property
     def reason(self) -> str:

@@ -16,8 +16,10 @@ from pinwarden.gateway.store.reviews import (
     REJECTED,
     STATES,
     SUPERSEDED,
+    FirstApproval,
     ObservedDefinitions,
     Review,
+    ReviewDecision,
     Reviews,
     Sighting,
     make_storable_name,
@@ -82,7 +84,7 @@ def test_another_change_of_the_item_supersedes_the_pending_one(reviews: Reviews)
     reviews.add([change(digest="sha256:bb")])
     assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": PENDING}
     with pytest.raises(PinwardenError) as caught:
-        reviews.decide([old], APPROVED, by="me", why="", now="")
+        reviews.decide([old], ReviewDecision(state=APPROVED, by="me", why="", now=""))
     assert caught.value.code == "REVIEW_STALE"
     reviews.add([change()])  # a server that goes back and forth
     assert states(reviews) == {"sha256:aa": PENDING, "sha256:bb": SUPERSEDED}
@@ -90,17 +92,42 @@ def test_another_change_of_the_item_supersedes_the_pending_one(reviews: Reviews)
 
 def test_a_rejected_change_is_not_pending_again(reviews: Reviews) -> None:
     (held,) = reviews.add([change()])
-    reviews.decide([held], REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z")
+    reviews.decide([held], ReviewDecision(state=REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z"))
     reviews.add([change(at="2026-01-04T00:00:00Z")])
     assert reviews.select() == []
     assert states(reviews) == {"sha256:aa": REJECTED}
 
 
+def test_of_two_first_approvals_at_the_same_time_one_counts_and_the_second_needs_it(reviews: Reviews) -> None:
+    (held,) = reviews.add([change()])
+
+    def approval(identity: str) -> FirstApproval:
+        return FirstApproval(name=held.name, identity=identity, approved_by=identity, why="", approved="now")
+
+    def outcome(identity: str) -> str:
+        try:
+            reviews.record_first_approval(held, approval(identity))
+        except PinwardenError as err:
+            return err.code
+        return identity
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(outcome, ("ana", "bob", "carol", "dora")))
+    (winner,) = (each for each in outcomes if each != "REVIEW_STALE")
+    assert reviews.list_first_approvals() == {held.name: approval(winner)}
+    decision = ReviewDecision(state=APPROVED, by="x", why="", now="now", first=approval("eve"))
+    with pytest.raises(PinwardenError) as caught:
+        reviews.decide([held], decision)
+    assert caught.value.code == "REVIEW_STALE"
+    reviews.decide([held], replace(decision, first=approval(winner)))
+    assert (states(reviews), reviews.list_first_approvals()) == ({"sha256:aa": APPROVED}, {})
+
+
 def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) -> None:
     first, second = reviews.add([change("a"), change("b")])
-    reviews.decide([second], REJECTED, by="me", why="", now="")
+    reviews.decide([second], ReviewDecision(state=REJECTED, by="me", why="", now=""))
     with pytest.raises(PinwardenError) as caught:
-        reviews.decide([first, second], APPROVED, by="me", why="", now="")
+        reviews.decide([first, second], ReviewDecision(state=APPROVED, by="me", why="", now=""))
     assert caught.value.code == "REVIEW_STALE"
     assert [review.name for review in reviews.select()] == [first.name]
 

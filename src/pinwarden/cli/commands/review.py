@@ -49,6 +49,7 @@ _ERRORS_OF_ONE_CHANGE = (
     "LOCK_BUSY",
     "LOCK_TAMPERED",
     "SERVER_NOT_LOCKED",
+    "FOUR_EYES",
 )
 """Errors about one change, after which a person can still decide on the other changes."""
 _LEVELS = ("info", "review", "critical")
@@ -366,16 +367,20 @@ def _render_definition(report: Report) -> str:
 def _describe(report: Report) -> list[tuple[str, str]]:
     review = report.facts["review"]
     level = f"{review['level']}: " if review["level"] else ""
+    first = review.get("first_approval")
     return [
         ("blocked", f"{level}{review['reason'] or 'it differs from what was approved'} ({review['code']})"),
         ("approved", ", ".join(review["expected"]) or "nothing with this name"),
         ("served", review["digest"] or "has no digest"),
         ("seen", f"first {review['opened']}, last {review['last_seen']}"),
         ("approval", report.facts["approval_goes_to"] or "not possible, because the item cannot be identified"),
+        *([("1 of 2", f"approved by {first['by']}: {first['why']}")] if first else []),
     ]
 
 
 def _format_state(review: dict[str, Any]) -> str:
+    if first := review.get("first_approval"):
+        return f"{review['state']}, 1 of 2 approvals (by {first['by']})"
     return f"{review['state']} by {review['decided_by']}" if review["decided_by"] else str(review["state"])
 
 

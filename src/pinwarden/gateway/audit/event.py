@@ -34,6 +34,8 @@ HELD = "held"
 TRUSTED = "trusted"
 """The gateway trusted a server on first use, because it had never seen the server before."""
 APPROVED = "approved"
+FIRST_APPROVED = "first_approved"
+"""The first of two people approved a change. It stays blocked until the second one does."""
 REJECTED = "rejected"
 POLICY_CHANGED = "policy_changed"
 LOCK_CHANGED = "lock_changed"
@@ -56,6 +58,7 @@ KINDS = (
     BLOCKED,
     HELD,
     TRUSTED,
+    FIRST_APPROVED,
     APPROVED,
     REJECTED,
     POLICY_CHANGED,

@@ -62,6 +62,30 @@ class Review(Record):
     why: str = ""
 
 
+class FirstApproval(Record):
+    """The first of two approvals of a pending review. It has no effect until another person approves too."""
+
+    name: str
+    """The name of the review."""
+    identity: str
+    """Identifies the person at the issuer."""
+    approved_by: str
+    why: str
+    approved: str
+    """When it was given."""
+
+
+class ReviewDecision(Record):
+    """What to store about decided reviews."""
+
+    state: str
+    by: str
+    why: str
+    now: str
+    first: FirstApproval | None = None
+    """The first of two approvals, if this is the second one."""
+
+
 _COLUMNS = ", ".join(field_names(Review))
 _MARKS = ", ".join("?" for _ in field_names(Review))
 
@@ -144,7 +168,7 @@ class Reviews:
                 "SELECT state, COUNT(*), MAX(opened), MAX(last_seen), MAX(decided) FROM review"
                 " GROUP BY state ORDER BY state"
             )
-        )
+        ) + tuple(self._database.rows("SELECT COUNT(*), MAX(approved) FROM first_approval"))
 
     def select_item(self, server: str, entity: str, item: str) -> list[Review]:
         """Return the reviews of an item, the newest first."""
@@ -177,14 +201,39 @@ class Reviews:
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} {why}")
         return _parse_review(rows[0])
 
-    def decide(self, reviews: Sequence[Review], state: str, *, by: str, why: str, now: str) -> None:
-        """Store a decision about reviews. Raises ``REVIEW_STALE``, and stores nothing, if one is no longer pending."""
+    def list_first_approvals(self) -> dict[str, FirstApproval]:
+        """Return the first approvals of changes that need two, by review."""
+        columns = ", ".join(field_names(FirstApproval))
+        rows = self._database.rows(f"SELECT {columns} FROM first_approval")  # noqa: S608
+        found = [FirstApproval(**dict(zip(field_names(FirstApproval), row, strict=True))) for row in rows]
+        return {approval.name: approval for approval in found}
+
+    def record_first_approval(self, review: Review, approval: FirstApproval) -> None:
+        """Store the first approval. Raises ``REVIEW_STALE`` if the review is not pending or has one already."""
+        columns = ", ".join(field_names(FirstApproval))
+        with self._database.transaction(exclusive="reviews") as transaction:
+            _refuse_unless_pending(transaction, review)
+            _refuse_other_first_approval(transaction, review, None)
+            transaction.run(
+                f"INSERT INTO first_approval ({columns}) VALUES (?, ?, ?, ?, ?)",  # noqa: S608
+                tuple(getattr(approval, name) for name in field_names(FirstApproval)),
+            )
+            transaction.notify(TOPIC)
+
+    def decide(self, reviews: Sequence[Review], decision: ReviewDecision) -> None:
+        """Store a decision about reviews. Raises ``REVIEW_STALE``, and stores nothing, if one is no longer pending.
+
+        The first approval that it completes must still be there. All first approvals of the reviews end with it.
+        """
         with self._database.transaction(exclusive="reviews") as transaction:
             for review in reviews:
                 _refuse_unless_pending(transaction, review)
+                if decision.first is not None:
+                    _refuse_other_first_approval(transaction, review, decision.first.identity)
+                transaction.run("DELETE FROM first_approval WHERE name = ?", (review.name,))
                 transaction.run(
                     "UPDATE review SET state = ?, decided = ?, decided_by = ?, why = ? WHERE name = ?",
-                    (state, now, by, why, review.name),
+                    (decision.state, decision.now, decision.by, decision.why, review.name),
                 )
             transaction.notify(TOPIC)
 
@@ -205,6 +254,12 @@ class Reviews:
                 if changed != 1:
                     raise PinwardenError("REVIEW_STALE", f"the decision about {review.name} changed in the meantime")
             transaction.notify(TOPIC)
+
+
+def _refuse_other_first_approval(transaction: Transaction, review: Review, identity: str | None) -> None:
+    row = transaction.row("SELECT identity FROM first_approval WHERE name = ?", (review.name,))
+    if (row[0] if row else None) != identity:
+        raise PinwardenError("REVIEW_STALE", f"the approvals of {review.name} changed in the meantime")
 
 
 def _refuse_unless_pending(transaction: Transaction, review: Review) -> None:
