@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def named_paths() -> list[str]:
 def test_every_path_on_the_page_exists() -> None:
     assert len(named_paths()) > 40
     assert [path for path in named_paths() if not any((root / path).exists() for root in ROOTS)] == []
+
+
+def test_the_page_lists_every_package_from_the_lowest_to_the_highest() -> None:
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers")
+    table = PAGE[PAGE.index("| package |") : PAGE.index("The docstring of each package")]
+    listed = re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)
+    assert listed == [layer.removeprefix("pinwarden.") for layer in reversed(layers)]
 
 
 def test_every_function_and_class_on_the_page_is_in_the_gateway_as_the_page_says() -> None:

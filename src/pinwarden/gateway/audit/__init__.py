@@ -5,6 +5,6 @@ adds the events of the journal to the hash chain in the database (`chain.py`), m
 removes them from the journal. Start reading with `log.py`.
 
 `event.py` defines events, entries and their hashes, and verifies a chain. `report.py` reads the log for
-``pinwarden audit``. Only `event.py` is pure. No code removes entries, because a chain without its beginning proves
-nothing; docs/reference/audit-log.md says how to start a new log.
+``pinwarden audit``. Only `event.py` is pure. Only `archive.py` removes entries, after it moved
+them into a file: the head of that file stays in the database, so that the chain has a beginning that can be verified.
 """
