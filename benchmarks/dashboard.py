@@ -14,7 +14,8 @@ from pinwarden.dashboard.access import DashboardSession, DashboardUser
 from pinwarden.dashboard.pages import find_page, render_page
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.gateway.audit.event import CALLED, EMPTY_HEAD, AuditEvent, LogEntry, encode_entry, hash_entry
-from pinwarden.gateway.state import FIRST_USE, GatewayState
+from pinwarden.gateway.baselines import FIRST_USE
+from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.store.reviews import Review, Sighting
 from pinwarden.project.project import Project
 from pinwarden.surface.surface import surface_from_listing
@@ -120,7 +121,7 @@ def _fill(state: GatewayState, servers: int, events: int) -> str:
         Review(
             name="",
             server=f"server-{server}",
-            baseline=FIRST_USE,
+            baseline=str(FIRST_USE),
             entity="tool",
             item="tool-0",
             digest=str(Digest.of_bytes(changed.encode())),

@@ -11,7 +11,8 @@ from typing import Any
 from pinwarden.clients.documents import build_config
 from pinwarden.clients.table import get_client
 from pinwarden.core.record import replace
-from pinwarden.gateway.state import GatewayState, name_lock_baseline
+from pinwarden.gateway.baselines import Baseline
+from pinwarden.gateway.state import GatewayState
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, with_integrity
 from pinwarden.lock.extension import read_extension, with_extension
@@ -168,9 +169,7 @@ class StatusWorld:
         """Let a session of the gateway see a changed tool of an approved server."""
         with GatewayState(self.state) as state:
             served = listing(CHANGED)
-            state.open_sighting_recorder(server, name_lock_baseline(self.project.lock)).record(
-                verdicts(LISTING, served)
-            )
+            state.open_sighting_recorder(server, Baseline.of_lock(self.project.lock)).record(verdicts(LISTING, served))
 
     def record_checks(self, ages: Mapping[Path, Mapping[str, timedelta]]) -> None:
         """Write when servers were last checked."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pinwarden.dashboard.sources import identify_server
 from pinwarden.gateway.audit.event import BLOCKED, CALLED, AuditEvent
+from pinwarden.gateway.baselines import FIRST_USE
 from tests.dashboard.world import Client, serving_dashboard
 from tests.gateway.review_world import CHANGED, READ, SEARCH, ReviewWorld, listing
 from tests.support.waiting import poll
@@ -34,7 +35,7 @@ def test_a_server_that_serves_the_approved_tool_again_has_nothing_blocked(world:
 
 def test_tools_are_found_across_servers_by_name_and_description(world: ReviewWorld, client: Client) -> None:
     world.serve(SEARCH, READ)
-    world.state.open_sighting_recorder("mail", "first-use")
+    world.state.open_sighting_recorder("mail", FIRST_USE)
     assert "tool search" not in client.page("tools/?q=nothing+like+it").text
     assert "No tool that a gateway observed has all words" in client.page("tools/?q=nothing+like+it").text
     assert "read notes blocked" in client.page("tools/?q=READ+note").text

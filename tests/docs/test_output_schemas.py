@@ -16,7 +16,8 @@ import pytest
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.grammar import read_grammar
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.state import FIRST_USE, GatewayState
+from pinwarden.gateway.baselines import FIRST_USE
+from pinwarden.gateway.state import GatewayState
 from pinwarden.lock import signature
 from tests.cli.project import ProjectFolder
 from tests.conformance.vectors import vectors_dir

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
+from pinwarden.gateway.baselines import FIRST_USE, Baseline
 from pinwarden.gateway.gates.lists import check_list
 from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.state import FIRST_USE, GatewayState, name_lock_baseline
+from pinwarden.gateway.state import GatewayState
 from pinwarden.lock.gateway_policy import ItemPolicy
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome
@@ -100,7 +101,7 @@ class ReviewWorld:
     def serve(self, *tools: Any, policy: ItemPolicy = BLOCK, **more: Any) -> list[str]:
         """Let a session of the locked server see these tools. The names of what waits."""
         served = listing(*tools, **more)
-        self.record(name_lock_baseline(self.lock), verdicts(self.approved(), served, policy))
+        self.record(Baseline.of_lock(self.lock), verdicts(self.approved(), served, policy))
         return self.waiting()
 
     def serve_unlocked(self, approved: Surface, *tools: Any) -> list[str]:
@@ -108,7 +109,7 @@ class ReviewWorld:
         self.record(FIRST_USE, verdicts(approved, listing(*tools)))
         return self.waiting()
 
-    def record(self, baseline: str, seen: Iterable[Verdict]) -> None:
+    def record(self, baseline: Baseline, seen: Iterable[Verdict]) -> None:
         self.state.open_sighting_recorder("notes", baseline).record(seen)
 
     def waiting(self) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.state import FIRST_USE
+from pinwarden.gateway.baselines import FIRST_USE, Baseline
 from pinwarden.lock.gateway_policy import ItemPolicy
 from pinwarden.lock.policy import parse_policy
 from pinwarden.surface.surface import TOOL, Item, Surface
@@ -71,7 +71,7 @@ def test_a_rejected_definition_is_left_out_even_if_it_is_pending_for_another_loc
     (name,) = world.serve(SEARCH, READ, policy=AUDIT)
     assert world.run("review", "reject", name, "--why", "leaks notes").code == 0
     for place in ("lock:/a", "lock:/z"):
-        world.record(place, verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
+        world.record(Baseline.parse(place), verdicts(world.approved(), listing(SEARCH, READ), AUDIT))
     assert left_out(world.json("policy", "generate"))["read"] == "rejected"
     assert left_out(world.json("policy", "generate", "--all"))["read"] == "rejected"
 
@@ -81,7 +81,7 @@ def test_a_server_of_the_same_name_in_another_project_is_not_proposed_if_reviews
 ) -> None:
     world.lock_server(SEARCH)
     world.serve(SEARCH, READ, policy=AUDIT)
-    world.record("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
+    world.record(Baseline.parse("lock:/other/mcp-lock.json"), verdicts(world.approved(), listing(FIND), AUDIT))
     report = world.json("policy", "generate")
     assert sorted(allowed["item"] for allowed in report["allow"]) == ["read", "search"]
     assert "1 definition left out, because only other projects" in world.run("policy", "generate").err

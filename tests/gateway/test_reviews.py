@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway import review as reviewing
 from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
+from pinwarden.gateway.baselines import FIRST_USE, PUBLISHED, Baseline
 from pinwarden.gateway.inside_server import MARK, register_gateway
-from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.lock.gateway_policy import AllowedDigest, ItemPolicy
 from pinwarden.surface.surface import Surface
@@ -260,7 +261,7 @@ def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, t
     second = tmp_path / "zz"
     shutil.copytree(locked.root, second)
     locked.serve(CHANGED)
-    locked.record(name_lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    locked.record(Baseline.of_lock(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
     pending = locked.waiting()
     before = locked.files()
     (second / ".mcp-lock.json.lock").mkdir()  # so that no process can lock it, whatever its permissions
@@ -276,7 +277,7 @@ def test_if_one_of_two_locks_changes_while_both_are_written_neither_is_approved(
     second = tmp_path / "zz"
     shutil.copytree(locked.root, second)
     locked.serve(CHANGED)
-    locked.record(name_lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
+    locked.record(Baseline.of_lock(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
     pending = locked.waiting()
     assert len(pending) == 2
     before = locked.files()
@@ -361,27 +362,39 @@ def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWor
 
 
 def test_the_list_says_where_each_change_would_be_approved(locked: ReviewWorld, tmp_path: Path) -> None:
-    """Two projects, and a command without a lock, may each have a server of one name."""
+    """Two projects, a published lock, and a command without a lock may each have a server of one name."""
     locked.serve(CHANGED)
-    for place in (f"lock:{tmp_path / 'other' / 'mcp-lock.json'}", FIRST_USE):
-        locked.record(place, verdicts(locked.approved(), listing(CHANGED)))
+    other, published = Baseline.of_lock(tmp_path / "other" / "mcp-lock.json"), Baseline(kind=PUBLISHED, name="team")
+    for baseline in (other, published, FIRST_USE):
+        locked.record(baseline, verdicts(locked.approved(), listing(CHANGED)))
     out = locked.run("review", "list").out
     shown = [line.strip() for line in out.splitlines()[1:-2:2]]
-    assert len(shown) == 3
-    for place in ("approved in mcp-lock.json", "/other/mcp-lock.json", "trusted on first use"):
+    assert len(shown) == 4
+    places = ("approved in mcp-lock.json", "/other/mcp-lock.json", "approved in the published lock team")
+    for place in (*places, "trusted on first use"):
         assert any(line.startswith("pending, last seen ") and f"{place}: " in line for line in shown), shown
-    assert out.endswith("3 changes pending review\nNext: pinwarden review\n")
+    assert out.endswith("4 changes pending review\nNext: pinwarden review\n")
     assert {row["baseline"] for row in locked.json("review", "list")["reviews"]} == {
-        name_lock_baseline(locked.lock),
+        f"lock:{locked.lock}",
         f"lock:{tmp_path / 'other' / 'mcp-lock.json'}",
-        FIRST_USE,
+        "published:team",
+        "first-use",
     }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lock:", "lock", "published:", "first-use:x", "first-use:", "store:x", "/a/mcp-lock.json"]
+)
+def test_a_review_without_a_known_baseline_is_an_error(text: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        Baseline.parse(text)
+    assert caught.value.code == "DATABASE_CORRUPT"
 
 
 def test_no_event_about_a_review_contains_the_signature_of_a_url(locked: ReviewWorld) -> None:
     signed = {"uri": "https://me:hunter2@files.example/a?signature=hunter2", "name": "a"}
     served = listing(SEARCH, resources=[signed])
-    held = locked.state.open_sighting_recorder("notes", name_lock_baseline(locked.lock)).record(
+    held = locked.state.open_sighting_recorder("notes", Baseline.of_lock(locked.lock)).record(
         verdicts(locked.approved(), served)
     )
     shown = "https://<secret>@files.example/a?<secret>"

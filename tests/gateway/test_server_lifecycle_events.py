@@ -12,6 +12,7 @@ from pinwarden.core.digest import tool_digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
+from pinwarden.gateway.baselines import Baseline
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.session.output import SessionOutput
@@ -79,7 +80,9 @@ def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
     said: list[str] = []
     with GatewayState(tmp_path / "state") as state:
         with state.open_audit_log() as log:
-            recorder = Recorder(log, lambda: state.open_sighting_recorder("notes", "lock:here"), said.append)
+            recorder = Recorder(
+                log, lambda: state.open_sighting_recorder("notes", Baseline.parse("lock:here")), said.append
+            )
             for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
                 recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
@@ -105,7 +108,7 @@ def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, fa
         def opened() -> Any:
             if failures:
                 raise failures.pop()
-            return state.open_sighting_recorder("notes", "lock:here")
+            return state.open_sighting_recorder("notes", Baseline.parse("lock:here"))
 
         recorder = Recorder(None, opened, said.append)
         recorder.record(SessionOutput(sightings=(refused(POISONED),)))

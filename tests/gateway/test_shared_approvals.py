@@ -13,9 +13,10 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.approved_sources import LockApprovals
+from pinwarden.gateway.baselines import Baseline
 from pinwarden.gateway.review import list_reviews
 from pinwarden.gateway.shared_approvals import SharedApprovals
-from pinwarden.gateway.state import GatewayState, name_lock_baseline
+from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.store.approvals import FRESH_SECONDS
 from pinwarden.surface.surface import Surface
 from tests.gateway.review_world import CHANGED, EVIL, READ, SEARCH, ReviewWorld, listing, names, verdicts
@@ -260,7 +261,7 @@ def test_an_approval_that_replaces_another_definition_does_not_apply(here: Revie
 
 def test_attack_a_rejection_ends_an_approval_and_a_later_approval_applies_again(here: ReviewWorld, there: Host) -> None:
     """The other host has its own review of the same definition."""
-    place = name_lock_baseline(there.lock)
+    place = Baseline.of_lock(there.lock)
     assert here.serve(SEARCH) == []
     there.state.open_sighting_recorder("notes", place).record(verdicts(there.approved(), listing(CHANGED)))
     (theirs,) = here.waiting()
@@ -323,7 +324,7 @@ def test_an_approval_that_could_not_be_written_to_the_lock_is_not_in_the_databas
     def full(*_: Any) -> None:
         raise PinwardenError("LOCK_BUSY", "no")
 
-    monkeypatch.setattr("pinwarden.gateway.review.approve_surfaces", full)
+    monkeypatch.setattr("pinwarden.project.lock.approve_surfaces", full)
     assert here.run("review", "approve", name, "--why", "fine").code != 0
     assert there.descriptions() == {"search": SEARCH["description"]}
     assert here.waiting() == [name]

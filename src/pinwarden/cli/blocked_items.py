@@ -20,7 +20,8 @@ def find_blocked_items(projects: Sequence[Project]) -> tuple[BlockedItems, tuple
 
     A database on another machine is not read, because ``pinwarden status`` uses no network.
     """
-    from pinwarden.gateway.state import name_lock_baseline, open_state_for_reading
+    from pinwarden.gateway.baselines import Baseline
+    from pinwarden.gateway.state import open_state_for_reading
 
     blocked: dict[tuple[Path, str], tuple[str, ...]] = {}
     try:
@@ -29,7 +30,7 @@ def find_blocked_items(projects: Sequence[Project]) -> tuple[BlockedItems, tuple
                 return {}, ("blocked changes are in a shared database; show them with pinwarden review list",)
             if "://" not in state.url and not Path(state.url).exists():
                 return {}, ()  # no gateway was used yet
-            locks = {name_lock_baseline(project.lock): project.lock for project in projects}
+            locks = {str(Baseline.of_lock(project.lock)): project.lock for project in projects}
             for review in state.reviews.select():
                 if review.baseline in locks:
                     key = locks[review.baseline], review.server

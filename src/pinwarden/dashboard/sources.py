@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.record import Record, field
 from pinwarden.dashboard.log_check import LogCheck
-from pinwarden.gateway.state import name_lock_baseline
+from pinwarden.gateway.baselines import Baseline
 from pinwarden.system import clock
 from pinwarden.system.masking import mask_item_key
 
@@ -64,7 +64,7 @@ def group_blocked_items(
     reviews: Sequence[Review], scopes: Sequence[Project]
 ) -> dict[tuple[Path, str], tuple[str, ...]]:
     """Return the items that are pending review, by lock and server."""
-    locks = {name_lock_baseline(project.lock): project.lock for project in scopes}
+    locks = {str(Baseline.of_lock(project.lock)): project.lock for project in scopes}
     blocked: dict[tuple[Path, str], tuple[str, ...]] = {}
     for review in reviews:
         if review.baseline in locks:

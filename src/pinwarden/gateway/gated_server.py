@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
+    from pinwarden.gateway.store.reviews import SightingRecorder
     from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.project.project import Project
     from pinwarden.project.server_start import PreparedStart
@@ -76,7 +77,7 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
         from pinwarden.gateway.guard import Guard
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session.session import Session
-        from pinwarden.gateway.state import FIRST_USE, name_lock_baseline, open_state
+        from pinwarden.gateway.state import open_state
         from pinwarden.gateway.stdio import StdioRelay
         from pinwarden.system.service_log import ServiceLog
 
@@ -87,7 +88,6 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
         service_log = ServiceLog(print_line, level=gated.options.log_level, log_format=gated.options.log_format)
         if warning := policy.describe_unblocked_content():
             service_log.warning(warning)
-        baseline = name_lock_baseline(project.lock) if gated.has_approved_surface else FIRST_USE
         with (
             register_gateway(state.running_folder, client=os.getppid()),
             state.open_audit_log(
@@ -99,7 +99,7 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
             shared = _open_shared_approvals(project, gated, state, fleet)
             guard = Guard(gated.server, _open_source(project, gated, state, shared, fleet), policy)
             session = Session(guard, name=os.urandom(12).hex(), response_seconds=gated.options.response_seconds)
-            recorder = Recorder(log, lambda: state.open_sighting_recorder(gated.server, baseline), service_log.error)
+            recorder = Recorder(log, lambda: _open_sighting_recorder(project, gated, state), service_log.error)
             try:
                 relay = StdioRelay(session, recorder, process, service_log)
                 if shared is not None:
@@ -126,6 +126,13 @@ def _open_shared_approvals(
     if not gated.has_approved_surface:
         return None
     return state.open_shared_approvals(project.lock, table=None if fleet is None else fleet.open_approvals)
+
+
+def _open_sighting_recorder(project: Project, gated: GatedServer, state: GatewayState) -> SightingRecorder:
+    from pinwarden.gateway.baselines import FIRST_USE, Baseline
+
+    baseline = Baseline.of_lock(project.lock) if gated.has_approved_surface else FIRST_USE
+    return state.open_sighting_recorder(gated.server, baseline)
 
 
 def _close_threads(*threads: SharedApprovals | FleetFollower | None) -> None:

@@ -14,9 +14,9 @@ from pinwarden.core.report import Report, Row
 from pinwarden.core.text import INVISIBLE, neutralize_log_commands, plural, show_invisible
 from pinwarden.gateway.audit.chain import read_entries
 from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
+from pinwarden.gateway.baselines import FIRST_USE, Baseline
 from pinwarden.gateway.gates.server_requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
-from pinwarden.gateway.state import FIRST_USE, name_lock_baseline
 from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_truncated, make_storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULTS
@@ -79,7 +79,7 @@ def find_lock_scope(project: Project) -> PolicyScope:
     return PolicyScope(
         servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)),
         lock=project.lock.name,
-        baseline=name_lock_baseline(project.lock),
+        baseline=str(Baseline.of_lock(project.lock)),
     )
 
 
@@ -219,7 +219,7 @@ def _get_content_key(stored: Sighting | Review) -> tuple[str, str, str, str]:
 
 def _may_belong_to_project(reviews: Sequence[Review], baseline: str) -> bool:
     """Whether a definition may come from this project. Without reviews, which name a project, it may come from any."""
-    return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
+    return not (baseline and reviews) or any(review.baseline in (baseline, str(FIRST_USE)) for review in reviews)
 
 
 _Reviews = dict[tuple[str, str, str, str], list[Review]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
@@ -25,9 +25,8 @@ from pinwarden.gateway.approved_items import (
     is_intact,
 )
 from pinwarden.gateway.audit.event import APPROVED, FIRST_APPROVED, HELD, REJECTED, SERVER_ITEM
+from pinwarden.gateway.baselines import PUBLISHED, Baseline, OpenBaseline, open_baseline
 from pinwarden.gateway.four_eyes import begin_or_second, join_approvals, make_four_eyes_check
-from pinwarden.gateway.shared_approvals import apply_approvals, check_intact, compute_server_identity
-from pinwarden.gateway.state import FIRST_USE, PUBLISHED_BASELINE, name_lock_baseline
 from pinwarden.gateway.store.approvals import StoredApproval
 from pinwarden.gateway.store.reviews import (
     PENDING,
@@ -39,26 +38,21 @@ from pinwarden.gateway.store.reviews import (
     build_review_event,
     make_storable_name,
 )
-from pinwarden.lock import lock_store, lockfile
-from pinwarden.lock.entry import find_client
-from pinwarden.lock.extension import read_extension
-from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
+from pinwarden.lock import lock_store
 from pinwarden.project.approval_candidate import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,
     scan_for_approval,
     warnings_not_approved_error,
 )
-from pinwarden.project.lock import Approver, approve_surfaces
+from pinwarden.project.lock import Approver
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.surface import Surface, parse_surface
+from pinwarden.surface.surface import Surface
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
-    from pinwarden.lock.entry import Entry
-    from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
     from pinwarden.surface.drift.changes import Change
 
@@ -133,7 +127,7 @@ class ShownReview(Record):
 def show_review(state: GatewayState, project: Project, name: str) -> Report:
     """Return the report of ``pinwarden review show`` about a review, by its name or the beginning of its name."""
     review = state.reviews.find(name)
-    report = _show_review(review, _open_baseline(state, project, review.server, review.baseline)).report
+    report = _show_review(review, open_baseline(state, project, review.server, review.baseline)).report
     first = state.reviews.list_first_approvals().get(review.name)
     return replace(report, facts={**report.facts, "review": review_to_json(review, first)})
 
@@ -142,13 +136,13 @@ def show_reviews(
     state: GatewayState, project: Project, reviews: Sequence[Review]
 ) -> list[tuple[Review, ShownReview | PinwardenError]]:
     """Show several reviews. Each lock is read once. If a review cannot be compared, there is the error instead."""
-    baselines: dict[tuple[str, str], _Baseline | PinwardenError] = {}
+    baselines: dict[tuple[str, str], OpenBaseline | PinwardenError] = {}
     shown: list[tuple[Review, ShownReview | PinwardenError]] = []
     for review in reviews:
         key = _get_baseline_key(review)
         try:
             if key not in baselines:
-                baselines[key] = _open_baseline(state, project, review.server, review.baseline)
+                baselines[key] = open_baseline(state, project, review.server, review.baseline)
             baseline = baselines[key]
             shown.append((review, baseline if isinstance(baseline, PinwardenError) else _show_review(review, baseline)))
         except PinwardenError as err:
@@ -157,7 +151,7 @@ def show_reviews(
     return shown
 
 
-def _show_review(review: Review, baseline: _Baseline) -> ShownReview:
+def _show_review(review: Review, baseline: OpenBaseline) -> ShownReview:
     key = next(iter(_find_matching_surfaces(review, baseline.surfaces) or baseline.surfaces))
     approved = baseline.surfaces[key]
     return ShownReview(
@@ -170,7 +164,7 @@ def find_pending_reviews(state: GatewayState, server: str, lock: Path | None) ->
 
     With ``lock``, only changes of the server in that lock; otherwise changes of every server of that name.
     """
-    name, baseline = make_storable_name(server), None if lock is None else name_lock_baseline(lock)
+    name, baseline = make_storable_name(server), None if lock is None else str(Baseline.of_lock(lock))
     return tuple(
         review
         for review in state.reviews.select((PENDING,))
@@ -182,7 +176,7 @@ def compare_reviews(
     state: GatewayState, project: Project, reviews: Sequence[Review]
 ) -> tuple[tuple[Change, ...], tuple[Row, ...]]:
     """Return the changes and scan warnings that approving these reviews of one server and baseline would cause."""
-    baseline = _open_baseline(state, project, reviews[0].server, reviews[0].baseline)
+    baseline = open_baseline(state, project, reviews[0].server, reviews[0].baseline)
     changes: dict[str, Change] = {}
     warnings: dict[Row, None] = {}
     for approved in baseline.surfaces.values():
@@ -201,7 +195,7 @@ def settle_reviews(state: GatewayState, project: Project, server: str, approver:
     pending = find_pending_reviews(state, server, project.lock)
     if not pending:
         return 0
-    surfaces = _open_baseline(state, project, pending[0].server, pending[0].baseline).surfaces.values()
+    surfaces = open_baseline(state, project, pending[0].server, pending[0].baseline).surfaces.values()
     needs_two = make_four_eyes_check(project)  # what one person wrote into a lock is not shared with other gateways
     covered = [
         review.name
@@ -366,7 +360,7 @@ class _Plan(Record):
     """The new approved surfaces of one server, and the reviews that change them."""
 
     reviews: tuple[Review, ...]
-    baseline: _Baseline
+    baseline: OpenBaseline
     changed: Mapping[str, ApprovalCandidate]
 
 
@@ -380,7 +374,7 @@ def _plan_changes(
     plans: list[_Plan] = []
     for (server, name), group in groupby(sorted(reviews, key=_get_baseline_key), key=_get_baseline_key):
         same_baseline = tuple(group)
-        baseline = _open_baseline(state, project, server, name)
+        baseline = open_baseline(state, project, server, name)
         changed = change(same_baseline, baseline.surfaces)
         candidates = {key: make_candidate(server, surface, baseline.surfaces[key]) for key, surface in changed.items()}
         plans.append(_Plan(reviews=same_baseline, baseline=baseline, changed=candidates))
@@ -446,7 +440,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
             review
             for review in reviews
             # With a published lock, withdrawing the shared approval is all there is to undo.
-            if review.state == APPROVED and not review.baseline.startswith(PUBLISHED_BASELINE)
+            if review.state == APPROVED and Baseline.parse(review.baseline).kind != PUBLISHED
         ]
         plans = _plan_changes(state, project, approved, partial(_remove_approved, state), _build_restored_candidate)
         _record_decision(state, reviews, approver, HELD)
@@ -657,182 +651,3 @@ def _build_decision_report(command: str, reviews: Sequence[Review], state: str, 
 
 def _set_decision(review: Review, state: str, approver: Approver, now: str) -> Review:
     return replace(review, state=state, decided=now, decided_by=approver.by, why=approver.reason)
-
-
-class _Baseline(Protocol):
-    """The approved surfaces of one server, in a lock or in the trust-on-first-use store."""
-
-    surfaces: Mapping[str, Surface]
-    """Approved surfaces by lock entry. A server may have one entry for each client."""
-    kind: str
-    """``lock``, ``store`` or ``database``."""
-    place: str
-    """The name of the lock or store, for display."""
-    lock: Path | None
-    """The lockfile that an approval writes; None if it writes none."""
-    identities: Mapping[str, str]
-    """The identity of the server by lock entry; an empty text if it cannot be determined."""
-
-    def find_location(self, state: GatewayState) -> str | None:
-        """Return where the approval is made, as other gateways know it; None if it is not shared with them."""
-
-    def refuse_unwritable(self) -> None:
-        """Raise if an approval could not be written."""
-
-    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
-        """Replace approved surfaces. Raises if the surfaces changed since they were read."""
-
-    def restore_on_error(self) -> AbstractContextManager[None]:
-        """Restore the approved surfaces of a store if the block raises. Locks are restored all at once."""
-
-
-class _LockBaseline:
-    """A server in a lock, with its entries for all clients."""
-
-    kind = "lock"
-
-    def __init__(self, project: Project, server: str) -> None:
-        self._project = project
-        self._server = server
-        self.lock: Path | None = project.lock
-        self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder_name(project.lock)}"
-        self.surfaces: Mapping[str, Surface]
-        self._entries, self.surfaces = self._read()
-
-    def find_location(self, state: GatewayState) -> str | None:
-        """Return the host and the lockfile."""
-        return state.get_lock_location(self._project.lock)
-
-    def refuse_unwritable(self) -> None:
-        """Check that the lockfile and the folder of approved surfaces can be written."""
-        lock_store.check_writable(self._project.lock)
-
-    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
-        """Write the lock and the approved surfaces."""
-        approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
-
-    def restore_on_error(self) -> AbstractContextManager[None]:
-        """Do nothing: `lock_store.restore_on_error` restores the lock."""
-        return nullcontext()
-
-    def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
-        lock, texts = lock_store.read_with_files(self._project.lock)
-        if lock is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
-        entries, surfaces, self.identities = _read_entries(lock, texts, self._server)
-        return entries, surfaces
-
-
-def _read_entries(
-    lock: Lock, texts: Mapping[str, bytes], server: str
-) -> tuple[dict[str, Entry], dict[str, Surface], Mapping[str, str]]:
-    """Return the entries, approved surfaces and identities of a server, by lock entry. Raises if the lock has none."""
-    refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
-    entries: dict[str, Entry] = {}
-    surfaces: dict[str, Surface] = {}
-    for entry in lock.entries:
-        extension = read_extension(entry)
-        if entry.name == server and extension is not None and extension.surface is not None:
-            entries[entry.key] = entry
-            surfaces[entry.key] = parse_surface(texts[extension.surface.path])
-    if not entries:
-        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {server[:120]!a}")
-    identities = {
-        key: compute_server_identity(lock.entries, server, find_client(entry)) for key, entry in entries.items()
-    }
-    return entries, surfaces, identities
-
-
-class _PublishedBaseline:
-    """A server in a published lock. Approvals go to the database, and gateways that follow the lock apply them."""
-
-    kind = "database"
-
-    def __init__(self, state: GatewayState, name: str, server: str) -> None:
-        published = state.published_locks.read_newest(name)
-        if published is None:
-            raise PinwardenError("LOCK_NOT_PUBLISHED", f"no lock {name[:80]} is published in {state.display_name}")
-        self.lock: Path | None = None
-        self.place = f"the database {state.display_name}, for gateways that follow the published lock {name}"
-        self._location = f"{PUBLISHED_BASELINE}{name}"
-        _, surfaces, self.identities = _read_entries(lockfile.parse(published.content), published.files, server)
-        approvals = [check_intact(row) for row in state.approvals.list_for_servers([make_storable_name(server)])]
-        self.surfaces: Mapping[str, Surface] = {
-            key: apply_approvals(
-                surface, [approval for approval in approvals if approval.identity == self.identities[key]]
-            )[0]
-            for key, surface in surfaces.items()
-        }
-
-    def find_location(self, state: GatewayState) -> str | None:
-        """Return the name of the published lock."""
-        del state
-        return self._location
-
-    def refuse_unwritable(self) -> None:
-        """Do nothing: the database that stored the review is writable."""
-
-    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
-        """Refuse blocked candidates. The shared approvals are all that is written."""
-        del approver, now
-        for candidate in changed.values():
-            candidate.refuse_if_blocked()
-
-    def restore_on_error(self) -> AbstractContextManager[None]:
-        """Do nothing: undoing the decisions withdraws the shared approvals."""
-        return nullcontext()
-
-
-class _FirstUseBaseline:
-    """A server that was trusted on first use."""
-
-    kind = "store"
-
-    def __init__(self, state: GatewayState, server: str) -> None:
-        self.lock: Path | None = None
-        self.place = f"the store {state.display_name}"
-        self.identities: Mapping[str, str] = {}
-        self._store = state.trusted_surfaces
-        full_name = next((name for name in self._store.list_servers() if make_storable_name(name) == server), server)
-        trusted = self._store.find(full_name)
-        if trusted is None:
-            raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} no longer has a trusted surface")
-        self._trusted = trusted
-        self.surfaces: Mapping[str, Surface] = {server: trusted.surface}
-
-    def find_location(self, state: GatewayState) -> str | None:
-        """Return None, because the store itself is shared."""
-        del state
-        return None
-
-    def refuse_unwritable(self) -> None:
-        """Do nothing: the database that stored the review is writable."""
-
-    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
-        """Write the trusted surface."""
-        for candidate in changed.values():
-            candidate.refuse_if_blocked()
-            why = candidate.build_reason(approver.reason)
-            self._store.approve(self._trusted, candidate.surface, by=approver.by, why=why, now=now)
-
-    @contextmanager
-    def restore_on_error(self) -> Iterator[None]:
-        """Restore the trusted surface if the block raises, unless another process changed it."""
-        before = self._trusted
-        try:
-            yield
-        except BaseException:
-            current = self._store.find(before.server)
-            if current is not None and current.generation == before.generation + 1:
-                self._store.approve(current, before.surface, by=before.changed_by, why=before.why, now=before.changed)
-            raise
-
-
-def _open_baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
-    """Return the approved surfaces that a review changes. The lock may belong to another project."""
-    if name == FIRST_USE:
-        return _FirstUseBaseline(state, server)
-    if name.startswith(PUBLISHED_BASELINE):
-        return _PublishedBaseline(state, name.removeprefix(PUBLISHED_BASELINE), server)
-    lock = Path(name.removeprefix("lock:"))
-    return _LockBaseline(replace(project, root=lock.parent, lock=lock), server)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +16,7 @@ from pinwarden.system.state_folder import find_state_folder, prepare_state_folde
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
+    from pinwarden.gateway.baselines import Baseline
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
     from pinwarden.gateway.store.devices import Devices
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
     from pinwarden.system.change_feed import ChangeFeed
     from pinwarden.system.database import Database
-
-FIRST_USE = "first-use"
-"""The baseline of a server without a lock entry."""
 
 
 class GatewayState:
@@ -46,7 +44,7 @@ class GatewayState:
         if url:
             _check_url(url)
         self.url = url or str(folder / "gateway.sqlite")
-        self._checked: dict[tuple[str, str], float] = {}
+        self._checked: dict[tuple[str, Path], float] = {}
 
     def close(self) -> None:
         """Close the databases."""
@@ -237,27 +235,27 @@ class GatewayState:
 
         return Tokens(self._tokens_database)
 
-    def open_sighting_recorder(self, server: str, baseline: str) -> SightingRecorder:
+    def open_sighting_recorder(self, server: str, baseline: Baseline) -> SightingRecorder:
         """Return a recorder for the definitions that a server serves."""
         from pinwarden.gateway.store.reviews import SightingRecorder
 
         return SightingRecorder(
             server,
-            baseline,
+            str(baseline),
             self.observed_definitions,
             self.reviews,
-            on_served=lambda: self._record_checked(server, baseline),
+            on_served=partial(self._record_checked, server, Path(baseline.name)) if baseline.is_lock else None,
         )
 
-    def _record_checked(self, server: str, baseline: str) -> None:
+    def _record_checked(self, server: str, lock: Path) -> None:
         """Store for ``pinwarden status`` that a locked server was just compared with its approvals."""
         from pinwarden.project.last_checked import record_checked
 
         moment = time.monotonic()
-        last = self._checked.get((server, baseline))
-        if baseline.startswith(_LOCK_BASELINE) and (last is None or moment - last >= _SECONDS_BETWEEN_RECORDS):
-            self._checked[server, baseline] = moment
-            record_checked(self.folder, Path(baseline.removeprefix(_LOCK_BASELINE)), (server,))
+        last = self._checked.get((server, lock))
+        if last is None or moment - last >= _SECONDS_BETWEEN_RECORDS:
+            self._checked[server, lock] = moment
+            record_checked(self.folder, lock, (server,))
 
 
 def open_state(project: Project, url: str | None = None) -> GatewayState:
@@ -329,15 +327,7 @@ def _read_host_id(folder: Path) -> str:
 
 
 _SUFFIX_LENGTH = 16
-_LOCK_BASELINE = "lock:"
-PUBLISHED_BASELINE = "published:"
-"""What the baseline of servers in a published lock begins with; the name of the lock follows."""
 _SECONDS_BETWEEN_RECORDS = 60.0  # between two writes for one server, because clients may connect often
-
-
-def name_lock_baseline(lock: Path) -> str:
-    """Return the baseline of servers with an entry in this lockfile."""
-    return f"{_LOCK_BASELINE}{lock.resolve()}"
 
 
 def _get_host_name() -> str:

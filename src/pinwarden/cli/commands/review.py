@@ -384,16 +384,18 @@ def _format_state(review: dict[str, Any]) -> str:
     return f"{review['state']} by {review['decided_by']}" if review["decided_by"] else str(review["state"])
 
 
-def _describe_baseline(baseline: str) -> str:
-    """Say where the server's approval is stored: two projects may each have a server of the same name."""
-    lock = baseline.removeprefix("lock:")
-    if lock == baseline:
-        return "trusted on first use"
-    path = Path(lock)
-    displayed = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else lock
-    if len(displayed) <= _MAX_PATH:
-        return f"approved in {displayed}"
-    return f"approved in …{displayed[1 - _MAX_PATH :]}"  # projects differ at the end of the path
+def _describe_baseline(text: str) -> str:
+    from pinwarden.gateway.baselines import Baseline
+
+    baseline = Baseline.parse(text)
+    return (replace(baseline, name=_shorten_path(baseline.name)) if baseline.is_lock else baseline).describe()
+
+
+def _shorten_path(text: str) -> str:
+    path = Path(text)
+    displayed = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else text
+    # Projects differ at the end of the path.
+    return displayed if len(displayed) <= _MAX_PATH else f"…{displayed[1 - _MAX_PATH :]}"
 
 
 def _read_names(args: Namespace) -> list[str]:

@@ -17,6 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import plural
 from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
+from pinwarden.gateway.baselines import PUBLISHED, Baseline
 from pinwarden.gateway.fleet_service import SYNC_PATH, FleetService
 from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
@@ -29,7 +30,6 @@ from pinwarden.gateway.http.status_pages import OperatorEndpoint, StatusPages, m
 from pinwarden.gateway.http.tracing import configure_tracing
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.state import PUBLISHED_BASELINE, name_lock_baseline
 from pinwarden.gateway.store import published_locks as locks
 from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
@@ -231,7 +231,7 @@ class HttpGateway:
 
     def _create_recorder(self, server: str) -> Recorder:
         published = self._settings.published
-        baseline = f"{PUBLISHED_BASELINE}{published}" if published else name_lock_baseline(self._project.lock)
+        baseline = Baseline(kind=PUBLISHED, name=published) if published else Baseline.of_lock(self._project.lock)
         recorder = Recorder(self.log, lambda: self._state.open_sighting_recorder(server, baseline), self._write_log)
         self._recorders.append(recorder)
         return recorder

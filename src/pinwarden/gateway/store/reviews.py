@@ -40,7 +40,7 @@ class Review(Record):
     name: str
     server: str
     baseline: str
-    """Where approvals of the server are stored: ``lock:`` and the path of the lockfile, or ``first-use``."""
+    """Where the approvals of the server are: the text of a `Baseline` (gateway/baselines.py)."""
     entity: str
     """The type of the item: tool, prompt, resource, resourceTemplate or server."""
     item: str
@@ -301,7 +301,7 @@ class SightingRecorder:
         baseline: str,
         observed: ObservedDefinitions,
         reviews: Reviews,
-        on_served: Callable[[], None] = lambda: None,
+        on_served: Callable[[], None] | None = None,
     ) -> None:
         """``on_served`` is called whenever the server served definitions."""
         self._server = server
@@ -325,7 +325,7 @@ class SightingRecorder:
             self._reviews.supersede(make_storable_name(self._server), self._baseline, allowed)
         added = self._reviews.add(reviews) if reviews else []
         self._observed.record(self._build_sighting(verdict, time) for verdict in checked if _is_served(verdict))
-        if checked:
+        if checked and self._on_served is not None:
             self._on_served()
         return tuple(build_review_event(review, HELD, review.reason) for review in added)
 
