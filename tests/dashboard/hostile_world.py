@@ -54,7 +54,7 @@ def fill(world: ReviewWorld) -> dict[str, str]:
     made = GatewayToken(digest="0" * 64, client="laptop", servers=(HOSTILE_TEXT,), made_at="2026-07-20T12:00:00.000Z")
     world.state.tokens.add(made)
     world.state.tokens.add(replace(made, digest="1" * 64, client="desk", teams=(HOSTILE_TEXT,)))
-    world.state.tokens.revoke("desk", "2026-07-20T13:00:00.000Z")
+    world.state.tokens.revoke(world.state.tokens.find_revocable("desk"), "2026-07-20T13:00:00.000Z")
     follower = Follower(place=HOSTILE_TEXT, server="notes", identity="", sequence=0, refused="", seen=int(time.time()))
     world.state.approvals.report_followers([follower])
     with world.state.open_audit_log() as log:

@@ -82,7 +82,9 @@ def test_the_reviewer_in_the_audit_log_is_the_person_who_logged_in(
     (change,) = client.page(f"reviews/{name}/").values("change")
     assert client.submit("decide", {"change": change, "action": "approve", "by": "eve"}).status == 303
     assert names(world.approved()) == {"search": CHANGED["description"]}
-    assert [event[2] for event in world.events()] == ["Alice Example <alice@example.com>"]
+    person = "Alice Example <alice@example.com>"
+    assert [event[2] for event in world.events()] == [person]
+    assert world.sign_ins() == [("signed_in", person)]
 
 
 def test_a_viewer_of_the_provider_cannot_approve_and_others_cannot_even_look(
@@ -100,7 +102,9 @@ def test_a_viewer_of_the_provider_cannot_approve_and_others_cannot_even_look(
     assert world.files() == before
 
 
-def test_attack_login_csrf_a_browser_that_began_no_login_gets_no_session(known: Known, dashboard: Dashboard) -> None:
+def test_attack_login_csrf_a_browser_that_began_no_login_gets_no_session(
+    world: ReviewWorld, known: Known, dashboard: Dashboard
+) -> None:
     attacker, victim = Client(dashboard.url), Client(dashboard.url)
     back = log_in(attacker, known, "carol")
     assert finish(victim, back) == 403  # the address of the attacker's login
@@ -109,6 +113,8 @@ def test_attack_login_csrf_a_browser_that_began_no_login_gets_no_session(known: 
     assert finish(attacker, back) == 200
     attacker.get("/login")
     assert finish(attacker, back) == 403  # a second time
+    kinds = [kind for kind, _ in world.sign_ins()]
+    assert kinds == ["sign_in_refused", "signed_in"], "only the first of a few refusals"
 
 
 def test_attack_a_code_from_the_terminal_is_not_asked_for(dashboard: Dashboard) -> None:

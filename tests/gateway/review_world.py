@@ -115,7 +115,15 @@ class ReviewWorld:
     def waiting(self) -> list[str]:
         return [review.name for review in self.state.reviews.select()]
 
+    def sign_ins(self) -> list[tuple[str, str]]:
+        """The kind and person of the events about sign-ins."""
+        return [(kind, by) for kind, _, by, _ in self._read_events() if kind.startswith("sign")]
+
     def events(self) -> list[tuple[str, str, str, str]]:
+        """The other events."""
+        return [event for event in self._read_events() if not event[0].startswith("sign")]
+
+    def _read_events(self) -> list[tuple[str, str, str, str]]:
         rows = self.json("audit", "tail", "-n", "1000")["entries"]
         return [
             (row["fact"]["kind"], row["fact"].get("item", ""), row["fact"].get("by", ""), row["fact"].get("reason", ""))

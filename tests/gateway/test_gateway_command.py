@@ -257,6 +257,45 @@ def test_an_added_token_works_at_once_and_a_revoked_token_is_rejected_at_once(pr
     poll(lambda: at.ask("notes", token)[0] == 401)
 
 
+def test_tokens_and_their_first_use_are_in_the_audit_log(project: Project, at: Running) -> None:
+    words = ("--server", "notes", "--team", "platform", "--allow", "call", "--format", "json")
+    added = json.loads(project("gateway", "token", "add", "bea", *words).out)
+    (row,) = added["tokens"]
+    poll(lambda: at.names("notes", added["token"]) == ["search_notes"])
+    at.names("notes", added["token"])
+    for number in range(30):
+        assert at.ask("notes", f"pwt_guess-{number}")[0] == 401
+    assert at.get("/metrics")[0] == 401  # without a token, which is not a refused one
+    assert project("gateway", "token", "revoke", "bea").code == 0
+    assert project("fleet", "device", "add", "bea-laptop", "--group", "platform").code == 0
+    assert project("fleet", "device", "revoke", "bea-laptop").code == 0
+
+    def facts(*kinds: str) -> list[dict[str, str]]:
+        entries = map(json.loads, project("audit", "export").out.splitlines())
+        return [entry["fact"] for entry in entries if entry["fact"]["kind"] in kinds]
+
+    poll(lambda: any(fact["client"] == "bea" for fact in facts("signed_in")))
+    made = [
+        (fact["kind"], fact["client"], fact["item_kind"], fact["by"]) for fact in facts("token_added", "token_revoked")
+    ]
+    mine = [fact for fact in made if fact[1].startswith("bea")]
+    assert mine == [
+        ("token_added", "bea", "token", "tester"),
+        ("token_revoked", "bea", "token", "tester"),
+        ("token_added", "bea-laptop", "device", "tester"),
+        ("token_revoked", "bea-laptop", "device", "tester"),
+    ]
+    (used,) = [fact for fact in facts("signed_in") if fact["client"] == "bea"]
+    assert (used["item"], used["reason"]) == (row["id"], "teams platform")
+    (token,) = [fact for fact in facts("token_added") if fact["client"] == "bea"]
+    assert token["reason"] == f"for notes, scopes call, read, teams platform, until {row['expires_at']}"
+    refused = facts("sign_in_refused")
+    assert 1 <= len(refused) <= 3, "the 1st, 10th and 100th"
+    exported = project("audit", "export").out
+    assert added["token"] not in exported
+    assert "pwt_guess" not in exported
+
+
 def test_a_token_has_an_expiry_scopes_and_teams(project: Project, at: Running) -> None:
     words = ("--allow", "call", "--team", "platform", "--days", "7", "--format", "json")
     added = json.loads(project("gateway", "token", "add", "brief", *words).out)
@@ -265,6 +304,7 @@ def test_a_token_has_an_expiry_scopes_and_teams(project: Project, at: Running) -
     assert (row["scopes"], row["teams"], lasts) == (["read", "call"], ["platform"], timedelta(days=7))
     poll(lambda: "search_notes" in at.names("notes", added["token"]))
     assert at.get("/metrics", added["token"])[0] == 403
+    assert project("gateway", "token", "revoke", "brief").code == 0  # later gateways create a token for their run
     for wrong in (("--days", "0"), ("--days", "4000"), ("--team", "a b"), ("--allow", "all")):
         assert project("gateway", "token", "add", "wrong", *wrong).code == 2
     assert project("gateway", "token", "list", "--days", "3").code == 2

@@ -217,12 +217,17 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
     from pinwarden.system.state_folder import find_state_folder
 
     refuse_inside_server(find_state_folder(os.environ, Path.home()), os.environ)
-    by = args.by or os.environ.get("PINWARDEN_APPROVER") or _find_user_name()
+    by = args.by or find_person()
     if not by:
         raise PinwardenError(
             "USAGE", "an approval needs a name", hint="Give your name with --by NAME or in PINWARDEN_APPROVER."
         )
     return Approver(by=by, why=args.why, default_reason=how, approves_warnings=getattr(args, "approve_warnings", False))
+
+
+def find_person() -> str:
+    """Return the name of the person at this machine: ``PINWARDEN_APPROVER``, or the user name; empty without one."""
+    return os.environ.get("PINWARDEN_APPROVER") or _find_user_name() or ""
 
 
 def open_database(args: Namespace, project: Project | None = None) -> GatewayState:

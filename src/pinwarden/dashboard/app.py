@@ -11,6 +11,7 @@ Pages are built on threads, because they read files and databases.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from json import dumps
@@ -27,7 +28,14 @@ from starlette.types import Receive, Scope, Send
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
 from pinwarden.core.strict_json import parse_json
 from pinwarden.core.typed_json import JsonObject
-from pinwarden.dashboard.access import DashboardSession, DashboardSessions, SignInCode, Site, check_csrf_token
+from pinwarden.dashboard.access import (
+    DashboardSession,
+    DashboardSessions,
+    DashboardUser,
+    SignInCode,
+    Site,
+    check_csrf_token,
+)
 from pinwarden.dashboard.api import PREFIX, TOKEN_HEADER, answer_get, answer_post
 from pinwarden.dashboard.decisions import ACTIONS, DecisionRefused
 from pinwarden.dashboard.live import MEDIA_TYPE, LiveChanges
@@ -42,6 +50,8 @@ from pinwarden.dashboard.pages import (
 from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.audit.chain import read_lines
+from pinwarden.gateway.audit.event import SIGNED_IN, AuditEvent
+from pinwarden.gateway.store.tokens import SignInEvents
 from pinwarden.html.pages import ASSETS, HTML, PageContent, build_page_headers, read_asset
 
 _THREADS = 8
@@ -86,6 +96,7 @@ class DashboardApp:
         self._site = site
         self._sign_in = sign_in
         self._sessions = DashboardSessions() if sessions is None else sessions
+        self._sign_ins = SignInEvents()
         self._threads: CapacityLimiter | None = None
         self._live = LiveChanges(lambda: self._run(sources.state.reviews.read_change_mark))
 
@@ -139,8 +150,10 @@ class DashboardApp:
         form = await _read_form(request)
         try:
             person = self._sign_in.redeem(next(iter(form.get("code", [])), "")[:200])
+            await self._record_sign_in(person)
         except PinwardenError as err:
-            return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _STATUS[err.code])
+            await self._record_refusal(err)
+            return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _choose_status(err))
         self._close_session(request)
         cookie, _ = self._sessions.open(person)
         response = self._build_redirect("")
@@ -180,7 +193,9 @@ class DashboardApp:
                 return Response(status_code=303, headers={**headers, **cookie, "location": url})
             key = self._read_cookie(request, self._site.login_cookie_name)
             user = await self._run(partial(login.finish, key, request.url.query))
+            await self._record_sign_in(user)
         except PinwardenError as err:
+            await self._record_refusal(err)
             return await self._build_page(_SIGN_IN, self._build_sign_in_page(err), None, _choose_status(err))
         self._close_session(request)
         cookie_value, _ = self._sessions.open(user)
@@ -190,6 +205,17 @@ class DashboardApp:
         response.headers.append("set-cookie", self._site.build_cookie(cookie_value))
         response.headers.append("set-cookie", self._site.build_login_cookie(""))
         return response
+
+    async def _record_sign_in(self, user: DashboardUser) -> None:
+        """Record who signs in. A sign-in fails while the audit log cannot be written."""
+        event = AuditEvent(kind=SIGNED_IN, item_kind="dashboard", reason=user.role, by=user.name)
+        await self._run(partial(self._sources.state.record_events, event))
+
+    async def _record_refusal(self, err: PinwardenError) -> None:
+        event = self._sign_ins.build_refused("dashboard", err.message, err.code)
+        if event is not None:
+            with suppress(PinwardenError):
+                await self._run(partial(self._sources.state.record_events, event))
 
     def _build_sign_in_page(self, problem: PinwardenError | None = None) -> PageContent:
         return build_sign_in_page(problem, at_provider=isinstance(self._sign_in, ProviderLogin))

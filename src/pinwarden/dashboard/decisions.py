@@ -110,7 +110,7 @@ def _build_page_again(
 def revoke_token(sources: Sources, request: DashboardRequest) -> Redirect:
     """Revoke one token of a client, by its id."""
     request.session.person.require("admin")
-    report = revoke_tokens(sources.state, request.get("id"), sources.now())
+    report = revoke_tokens(sources.state, request.get("id"), sources.now(), request.session.person.name)
     request.session.notices = (f"{report.summary[:1].upper()}{report.summary[1:]}.",)
     return Redirect(path="clients/")
 

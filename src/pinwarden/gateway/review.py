@@ -628,10 +628,7 @@ def _find_matching_surfaces(review: Review, approved: Mapping[str, Surface]) -> 
 
 def _record_decision(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
     """Record decisions in the audit log before they take effect."""
-    with state.open_audit_log() as log:
-        log.record_durably(*(build_review_event(review, kind, approver.reason, approver.by) for review in reviews))
-        if log.problem is not None:
-            raise log.problem
+    state.record_events(*(build_review_event(review, kind, approver.reason, approver.by) for review in reviews))
 
 
 def _build_decision_report(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:

@@ -15,6 +15,7 @@ from pinwarden.gateway.inside_server import get_running_folder
 from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
 
 if TYPE_CHECKING:
+    from pinwarden.gateway.audit.event import AuditEvent
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.baselines import Baseline
     from pinwarden.gateway.shared_approvals import SharedApprovals
@@ -88,6 +89,13 @@ class GatewayState:
             when_unavailable=when_unavailable,
             limits=limits or AuditLimits(),
         )
+
+    def record_events(self, *events: AuditEvent) -> None:
+        """Record what a person does, before it takes effect. Raises if the audit log cannot be written."""
+        with self.open_audit_log() as log:
+            log.record_durably(*events)
+            if log.problem is not None:
+                raise log.problem
 
     @cached_property
     def audit_database(self) -> Database:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_database_argument, find_current_project, open_database, read_database
+from pinwarden.cli.project_arguments import (
+    add_database_argument,
+    find_current_project,
+    find_person,
+    open_database,
+    read_database,
+)
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report
 
@@ -43,6 +49,7 @@ def fleet_device(args: Namespace) -> int:
       pinwarden fleet device add ada-laptop --group engineering
       pinwarden fleet device revoke ada-laptop
     """
+    from pinwarden.gateway.audit.event import TOKEN_ADDED, TOKEN_REVOKED, AuditEvent
     from pinwarden.system.clock import now
 
     with open_database(args) as state:
@@ -50,6 +57,15 @@ def fleet_device(args: Namespace) -> int:
             device, token = state.devices.revoke(args.name, now()), ""
         else:
             device, token = state.devices.invite(args.name, args.group, now())
+        state.record_events(
+            AuditEvent(
+                kind=TOKEN_ADDED if token else TOKEN_REVOKED,
+                client=device.name,
+                item_kind="device",
+                item=device.id,
+                by=find_person(),
+            )
+        )
     facts = {"name": device.name, "group": device.team, "revoked_at": device.revoked_at}
     summary = f"the token of {device.name} is revoked" if not token else f"{device.name} may join"
     report = Report(

@@ -15,6 +15,7 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_database_argument,
     add_project_arguments,
+    find_person,
     open_database,
     project_from,
 )
@@ -437,7 +438,7 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
             scopes=tuple(args.allow),
             teams=tuple(args.team),
         )
-        report, secret = add_token(state, project, args.name, options, now())
+        report, secret = add_token(state, project, args.name, options, now(), find_person())
         if args.format == "text":
             sys.stdout.write(f"{secret}\n")
             sys.stdout.flush()
@@ -445,7 +446,7 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
             return report.exit_code
         return emit(report, args.format)
     if args.action == "revoke":
-        return emit(revoke_tokens(state, args.name, now()), args.format)
+        return emit(revoke_tokens(state, args.name, now(), find_person()), args.format)
     report = list_tokens(state)
     if args.format == "text" and report.facts["tokens"]:
         from pinwarden.cli.render.text import render_table

@@ -47,6 +47,14 @@ STOPPED = "stopped"
 SPOOLED = "spooled"
 """A journal (the file in which events wait for the database) is damaged. The audit log records this event itself."""
 
+TOKEN_ADDED = "token_added"  # noqa: S105
+"""A person created a token of a client or machine: ``item`` is its id, ``by`` the person."""
+TOKEN_REVOKED = "token_revoked"  # noqa: S105
+SIGNED_IN = "signed_in"
+"""A person signed in to the dashboard (``by``), or the gateway admitted a client for the first time in its run."""
+SIGN_IN_REFUSED = "sign_in_refused"
+"""A code, token or login was refused. Of many, only the 1st, 10th, 100th and so on of a run are recorded."""
+
 ARCHIVED = "archived"
 """The oldest entries were moved into a file: ``item`` is its name, ``observed`` its digest, ``call`` its head."""
 
@@ -66,6 +74,10 @@ KINDS = (
     STARTED,
     STOPPED,
     SPOOLED,
+    TOKEN_ADDED,
+    TOKEN_REVOKED,
+    SIGNED_IN,
+    SIGN_IN_REFUSED,
     ARCHIVED,
 )
 
@@ -111,7 +123,7 @@ class AuditEvent(Record):
     policy: str = ""
     """The digest of the policy that decided."""
     by: str = ""
-    """The person who approved or rejected."""
+    """The person who approved or rejected, created or revoked a token, or signed in."""
     arguments: bytes | None = None
     """The JSON text of a call's arguments, only if the policy records them."""
 

@@ -31,7 +31,7 @@ from pinwarden.gateway.http.tracing import configure_tracing
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.store import published_locks as locks
-from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, hash_token
+from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, SignInEvents, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.system.files import read_file
 from pinwarden.system.processes import kill_all_trees
@@ -115,6 +115,7 @@ class HttpGateway:
         self._feed: ChangeFeed | None = None
         self._resource_server: ResourceServer | None = None
         self._key_generation = 0
+        self._sign_ins = SignInEvents()
         self._fleet: FleetService | None = None
         self._status_pages: StatusPages | None = None
         self._next_count = 0.0
@@ -148,6 +149,7 @@ class HttpGateway:
         manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
         resource_server = await self._open_resource_server()
         access = Access(self._list_hosts(), settings.origins, await clients.load(), resource_server)
+        access.on_admitted, access.on_refused = self._record_sign_in, self._record_refused_token
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, create_merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
         status_pages = self._create_status_pages(manager, endpoint, serving, clients)
@@ -220,6 +222,18 @@ class HttpGateway:
             if problem is None
             else f"the audit database is unavailable, so events wait in the journal ({problem.code})"
         )
+
+    def _record_sign_in(self, client: GatewayClient) -> None:
+        self._record_if_possible(self._sign_ins.build_admitted(client.name, client.token, client.teams))
+
+    def _record_refused_token(self, reason: str) -> None:
+        self._record_if_possible(self._sign_ins.build_refused("token", reason))
+
+    def _record_if_possible(self, event: AuditEvent | None) -> None:
+        """Record an event about a sign-in. If the log cannot be written, the messages that follow are refused."""
+        with suppress(PinwardenError):
+            if event is not None:
+                self.log.record(event)
 
     def _record_slow_disconnect(self, reason: str) -> None:
         """Log and record that a client was disconnected because it read too slowly."""

@@ -49,6 +49,7 @@ _UNREPEATABLE = frozenset(
         *(b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id", b"last-event-id", b"expect"),
     }
 )
+_TOKEN_REQUIRED = "A valid bearer token is required."  # noqa: S105
 _HTTP_VERSIONS = ("1.1", "1.0")
 _MAX_CACHED_HEADERS = 4096
 
@@ -210,6 +211,10 @@ class Access:
         """Incremented when the set of admitted clients changes."""
         self.on_revoked: Callable[[Set[GatewayClient]], None] = lambda _: None
         """Called with the clients whose tokens were revoked."""
+        self.on_admitted: Callable[[GatewayClient], None] = lambda _: None
+        """Called with a client whose token was verified. Tokens are verified again from time to time."""
+        self.on_refused: Callable[[str], None] = lambda _: None
+        """Called with the reason for which a token was refused."""
 
     def set_clients(self, clients: Mapping[str, GatewayClient]) -> None:
         """Admit exactly these clients, by the digest of their token."""
@@ -266,6 +271,7 @@ class Access:
         client = self._by_header.get(authorization)
         if client is None or self._clock() >= client.expires_at:
             client = self._verify(authorization, path)
+            self.on_admitted(client)
             if len(self._by_header) >= _MAX_CACHED_HEADERS:
                 self._by_header.clear()
             self._by_header[authorization] = client
@@ -304,7 +310,7 @@ class Access:
         scheme, _, token = authorization.decode("latin-1").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
-            raise self._deny(path, "A valid bearer token is required.", invalid=bool(authorization))
+            raise self._deny(path, _TOKEN_REQUIRED, is_refused=bool(authorization))
         now = self._clock()
         client = self._admitted_clients.get(hash_token(token))
         if client is not None and now < client.expires_at:
@@ -324,14 +330,16 @@ class Access:
         if self._unverified:
             self.denied += 1
             raise AccessDenied(503, "Token validation is unavailable; see /readyz.")
-        raise self._deny(path, "A valid bearer token is required.")
+        raise self._deny(path, _TOKEN_REQUIRED)
 
-    def _deny(self, path: str, reason: str, *, invalid: bool = True) -> AccessDenied:
+    def _deny(self, path: str, reason: str, *, is_refused: bool = True) -> AccessDenied:
         """Count a refusal. Returns status 401, which says where to get a token if there is an issuer."""
         self.denied += 1
+        if is_refused:
+            self.on_refused(reason)
         if self.verifier is None:
             return AccessDenied(401, reason)
-        challenge = self.verifier.build_challenge(path, "invalid_token" if invalid else "")
+        challenge = self.verifier.build_challenge(path, "invalid_token" if is_refused else "")
         return AccessDenied(401, reason, {"www-authenticate": challenge})
 
 

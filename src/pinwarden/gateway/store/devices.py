@@ -105,7 +105,9 @@ class Devices:
                 transaction.notify(TOPIC)
         except ConflictError as err:
             raise PinwardenError(
-                "USAGE", f"there is a device {name} already", hint=f"Revoke it first: pinwarden fleet revoke {name}"
+                "USAGE",
+                f"there is a device {name} already",
+                hint=f"Revoke it: pinwarden fleet device revoke {name}",
             ) from err
         return self._get(device_id), token
 

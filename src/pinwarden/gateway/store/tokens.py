@@ -16,6 +16,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report
 from pinwarden.core.text import plural
+from pinwarden.gateway.audit.event import SIGN_IN_REFUSED, SIGNED_IN, TOKEN_ADDED, TOKEN_REVOKED, AuditEvent
 from pinwarden.lock import lock_store
 from pinwarden.system.database import Database, Schema, load_schema
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tokens"
 """The topic of notifications about tokens."""
+_MAX_ADMITTED = 10_000  # clients of one run that are remembered
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TOKEN_PREFIX = "pwt_"  # noqa: S105  a prefix is no secret
 """What static tokens begin with, so that secret scanners recognize them. No access token of an issuer does."""
@@ -75,6 +77,16 @@ def generate_token() -> str:
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
+def check_client_name(client: str) -> None:
+    """Raise ``USAGE`` unless a client may have this name."""
+    if not _CLIENT.fullmatch(client):
+        raise PinwardenError(
+            "USAGE",
+            f"{client[:80]!a} is not a valid client name",
+            hint="Use at most 64 letters, digits, dots, dashes and underscores.",
+        )
+
+
 class Tokens:
     """The tokens in a database."""
 
@@ -83,12 +95,7 @@ class Tokens:
 
     def add(self, token: GatewayToken) -> None:
         """Store the hash of a client's token."""
-        if not _CLIENT.fullmatch(token.client):
-            raise PinwardenError(
-                "USAGE",
-                f"{token.client[:80]!a} is not a valid client name",
-                hint="Use at most 64 letters, digits, dots, dashes and underscores.",
-            )
+        check_client_name(token.client)
         lists = (json.dumps(list(names)) for names in (token.servers, sorted(token.scopes), token.teams))
         with self._database.transaction() as transaction:
             transaction.run(
@@ -111,19 +118,21 @@ class Tokens:
         now = time.time()
         return [token for token in self.list_all() if token.revoked_at is None and now < token.expiry]
 
-    def revoke(self, name: str, at: str) -> list[GatewayToken]:
-        """Revoke the token with this id, or all tokens of the client with this name. Returns the revoked tokens."""
+    def find_revocable(self, name: str) -> list[GatewayToken]:
+        """Return the token with this id, or all tokens of the client with this name, that are not revoked yet."""
         tokens = [token for token in self.list_all() if name in (token.client, token.id, token.digest)]
         if not tokens:
             raise PinwardenError("TOKEN_UNKNOWN", f"there is no token or client {name[:80]!a}", hint=_LIST_HINT)
-        valid = [token for token in tokens if token.revoked_at is None]
+        return [token for token in tokens if token.revoked_at is None]
+
+    def revoke(self, tokens: Sequence[GatewayToken], at: str) -> None:
+        """Revoke tokens."""
         with self._database.transaction() as transaction:
-            for token in valid:
+            for token in tokens:
                 transaction.run(
                     "UPDATE token SET revoked_at = ? WHERE digest = ? AND revoked_at IS NULL", (at, token.digest)
                 )
             transaction.notify(TOPIC)
-        return valid
 
 
 def _parse_token(  # noqa: PLR0913, PLR0917  the columns of the table
@@ -188,10 +197,10 @@ class TokenOptions(Record):
     teams: tuple[str, ...] = ()
 
 
-def add_token(
-    state: GatewayState, project: Project, client: str, options: TokenOptions, now: str
+def add_token(  # noqa: PLR0913, PLR0917 - who creates which token, where and when
+    state: GatewayState, project: Project, client: str, options: TokenOptions, now: str, by: str
 ) -> tuple[Report, str]:
-    """Create a token for a client. Returns the report and the token, which is not stored.
+    """Create a token for a client, and record that ``by`` did. Returns the report and the token, which is not stored.
 
     Raises ``SERVER_NOT_LOCKED`` for a server that the project's lock does not have.
     """
@@ -212,6 +221,8 @@ def add_token(
         scopes=frozenset(scopes | {READ} if CALLS in scopes else scopes),
         teams=options.teams,
     )
+    check_client_name(client)
+    state.record_events(build_token_event(TOKEN_ADDED, stored, by))
     state.tokens.add(stored)
     report = Report(
         command=_COMMAND,
@@ -261,9 +272,12 @@ def list_tokens(state: GatewayState) -> Report:
     )
 
 
-def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
-    """Revoke one token by its id, or all tokens of a client."""
-    revoked = state.tokens.revoke(name, now)
+def revoke_tokens(state: GatewayState, name: str, now: str, by: str) -> Report:
+    """Revoke one token by its id, or all tokens of a client, and record that ``by`` did."""
+    revoked = state.tokens.find_revocable(name)
+    if revoked:
+        state.record_events(*(build_token_event(TOKEN_REVOKED, token, by) for token in revoked))
+        state.tokens.revoke(revoked, now)
     return Report(
         command=_COMMAND,
         subject=name,
@@ -275,6 +289,52 @@ def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
         exit_code=EXIT_CLEAN,
         facts={"tokens": [{**_token_to_json(token), "revoked_at": now} for token in revoked]},
     )
+
+
+def build_token_event(kind: str, token: GatewayToken, by: str) -> AuditEvent:
+    """Return the audit event about a token, which contains its id and never the token."""
+    scopes = ", ".join(sorted(token.scopes))
+    teams = f", teams {', '.join(token.teams)}" if token.teams else ""
+    reason = f"for {', '.join(token.servers) or 'all servers'}, scopes {scopes}{teams}, until {token.expires_at}"
+    return AuditEvent(kind=kind, client=token.client, item_kind="token", item=token.id, reason=reason, by=by)
+
+
+class SignInEvents:
+    """The audit events about sign-ins in one run: each client once, and of refusals the 1st, 10th, 100th and so on.
+
+    Anyone who reaches the address can cause refusals, so their number must not fill the log.
+    """
+
+    def __init__(self) -> None:
+        self._admitted: set[tuple[str, str]] = set()
+        self._refused = 0
+
+    def build_admitted(self, client: str, digest: str, teams: Sequence[str]) -> AuditEvent | None:
+        """Return the event for a client with a valid token; None if there was one in this run.
+
+        ``digest`` is the digest of a static token, or the issuer of an access token.
+        """
+        if (client, digest) in self._admitted:
+            return None
+        if len(self._admitted) >= _MAX_ADMITTED:
+            self._admitted.clear()
+        self._admitted.add((client, digest))
+        is_issuer = "://" in digest
+        return AuditEvent(
+            kind=SIGNED_IN,
+            client=client,
+            item_kind="issuer" if is_issuer else "token",
+            item=digest if is_issuer else digest[:ID_LENGTH],
+            reason=f"teams {', '.join(teams)}" if teams else "",
+        )
+
+    def build_refused(self, item_kind: str, reason: str, code: str = "") -> AuditEvent | None:
+        """Return the event for a refused token, code or login; None for most of many."""
+        self._refused = count = self._refused + 1
+        if count != 10 ** (len(str(count)) - 1):
+            return None
+        times = f" {count} refusals in this run." if count > 1 else ""
+        return AuditEvent(kind=SIGN_IN_REFUSED, item_kind=item_kind, code=code, reason=f"{reason}{times}")
 
 
 def _token_to_json(token: GatewayToken) -> dict[str, Any]:
