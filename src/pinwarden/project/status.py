@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.enforceable import find_enforcement_obstacle, starts_through_pinwarden
@@ -109,12 +109,19 @@ class ServerStatus(Record):
         """The names of variables, headers and arguments with a secret in plain text."""
         return tuple(dict.fromkeys(secret.name for secret in self.plain_secrets))
 
+    def to_json(self) -> dict[str, Any]:
+        """Convert the status to a JSON object. A new field is a new member, unless ``_NOT_IN_JSON`` names it."""
+        members = {name: getattr(self, name) for name in type(self).__slots__ if name not in _NOT_IN_JSON}
+        members["secrets"] = self.secrets
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in members.items()}
+
     @property
     def needs_attention(self) -> bool:
         """Whether there is something to do: a next step, or a secret in plain text."""
         return self.next_step is not None or bool(self.plain_secrets)
 
 
+_NOT_IN_JSON = frozenset({"entries", "lacks_files", "plain_secrets"})
 BlockedItems = Mapping[tuple[Path, str], tuple[str, ...]]
 """The items that the gateway blocked, by lock and server."""
 

@@ -83,7 +83,7 @@ def report_status(
         facts={
             "ok": not broken,
             "attention": attention,
-            "servers": [_server_to_json(server) for server in servers],
+            "servers": [server.to_json() for server in servers],
             "secrets": [_secret_to_json(secret) for secret in secrets],
             "unreadable": [row.file for row in rows if row.code == "config_unreadable"],
             "entries": [entry_to_json(entry) for document in documents for entry in document.lock.entries],
@@ -170,31 +170,6 @@ def _report_unreadable(project: Project, view: ConfigView) -> Iterator[Row]:
                 message=f"could not be read, so its servers are unknown: {file.problem}",
                 file=project.display_path(file.path),
             )
-
-
-def _server_to_json(server: ServerStatus) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "scope": server.scope,
-        "clients": list(server.clients),
-        "files": list(server.files),
-        "package": server.package,
-        "version": server.version,
-        "locked": server.locked,
-        "pinned": server.pinned,
-        "approved": server.approved,
-        "verified": server.verified,
-        "enforced": server.enforced,
-        "enforcement_obstacle": server.enforcement_obstacle,
-        "changed": server.changed,
-        "disabled": server.disabled,
-        "last_checked": server.last_checked,
-        "secrets": list(server.secrets),
-        "drift": list(server.drift),
-        "blocked": list(server.blocked),
-        "next_step": server.next_step,
-        "next_command": server.next_command,
-    }
 
 
 def _secret_to_json(secret: PlainSecret) -> dict[str, Any]:

@@ -7,7 +7,7 @@ words are printed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 from unicodedata import combining, east_asian_width
@@ -15,6 +15,7 @@ from unicodedata import combining, east_asian_width
 from pinwarden.cli.render.text import get_terminal_width
 from pinwarden.cli.render.wrapping import wrap_sentence
 from pinwarden.clients.table import CLIENTS
+from pinwarden.core.record import Record
 from pinwarden.core.text import neutralize_log_commands, parse_timestamp, show_invisible
 from pinwarden.project.scopes import SCOPE_LABELS
 
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
 
 _SYMBOLS = {"yes": "✓", "no": "✗", "partly": "~", "n/a": "-"}
 _COLOURS = {"yes": "32", "no": "31", "partly": "33", "n/a": "2"}
-_STATES = ("pinned", "approved", "verified", "enforced")
 _WIDE = 110  # a terminal with at least this many columns shows each server on one line
 _TABLE = 76  # a terminal with fewer columns shows cards instead of a table
-_MAX_VERSION = 14
 _GAP = "  "
 _ITEMS_SHOWN = 3
 
@@ -108,61 +107,79 @@ class _Table:
 
     def __init__(self, servers: Sequence[ServerStatus], now: str, width: int, painter: _Painter) -> None:
         self._now, self._width, self._painter = now, width, painter
-        self._wide = width >= _WIDE
-        clients = ("CLIENTS",) if self._wide else ()
-        headings = ("SERVER", "VERSION", *clients, *map(str.upper, _STATES), "CHECKED", "NEXT")
-        rows = [self._build_cells(server) for server in servers]
-        self._widths = [
-            max(measure_width(heading), *(measure_width(row[column][0]) for row in rows))
-            for column, heading in enumerate(headings)
-        ]
-        self._shrink(width - len(_GAP) * (len(headings) - 1))
-        sized = zip(headings, self._widths, strict=True)
-        self.heading = _GAP.join(_fit_to_width(heading, size) for heading, size in sized).rstrip()
+        self._columns = [column for column in _COLUMNS if width >= _WIDE or not column.is_wide_only]
+        self._widths = {column.heading: self._measure(column, servers) for column in self._columns}
+        self._shrink(width - len(_GAP) * (len(self._columns) - 1))
+        sized = (_fit_to_width(heading, size) for heading, size in self._widths.items())
+        self.heading = _GAP.join(sized).rstrip()
 
     def render(self, servers: Iterable[ServerStatus]) -> Iterator[str]:
         """Yield the lines of these servers."""
         for server in servers:
-            cells = zip(self._build_cells(server), self._widths, strict=True)
-            yield _GAP.join(
-                self._painter.paint(_fit_to_width(text, size), state) for (text, state), size in cells
-            ).rstrip()
+            yield _GAP.join(self._fit(column, server) for column in self._columns).rstrip()
             name, clients = show_invisible(server.name), _list_clients(server)
-            is_cut = measure_width(name) > self._widths[0]
-            if is_cut or not self._wide or measure_width(clients) > self._widths[2]:
+            is_cut = measure_width(name) > self._widths[_SERVER]
+            if is_cut or measure_width(clients) > self._widths.get(_CLIENTS, 0):
                 yield from _wrap(f"{name}: {clients}" if is_cut else clients, self._width)
 
-    def _build_cells(self, server: ServerStatus) -> list[Cell]:
-        states = (str(getattr(server, member)) for member in _STATES)
-        clients: list[Cell] = [(_list_clients(server), None)] if self._wide else []
-        return [
-            (show_invisible(server.name), None),
-            (_describe_version(server), None),
-            *clients,
-            *((self._painter.add_symbol(state, state), state) for state in states),
-            (describe_age(server.last_checked, self._now), None),
-            (server.next_step or "-", None),
-        ]
+    def _measure(self, column: _Column, servers: Sequence[ServerStatus]) -> int:
+        texts = (column.heading, *(self._write(column, server)[0] for server in servers))
+        return min(max(map(measure_width, texts)), column.max_width)
+
+    def _fit(self, column: _Column, server: ServerStatus) -> str:
+        text, state = self._write(column, server)
+        return self._painter.paint(_fit_to_width(text, self._widths[column.heading]), state)
+
+    def _write(self, column: _Column, server: ServerStatus) -> Cell:
+        text, state = column.write(server, self._now)
+        return (text if state is None else self._painter.add_symbol(state, text)), state
 
     def _shrink(self, available: int) -> None:
-        """Cut columns until the table fits: long versions first, then the widest column that may be cut."""
-        self._widths[1] = min(self._widths[1], _MAX_VERSION)
-        for _ in range(sum(self._widths) - available):
-            column = max((0, 2) if self._wide else (0, 1), key=lambda index: self._widths[index])
-            self._widths[column] -= 1
+        """Cut the widest column that may be cut until the table fits."""
+        cut = [column.heading for column in self._columns if column.may_shrink]
+        for _ in range(sum(self._widths.values()) - available):
+            self._widths[max(cut, key=lambda heading: self._widths[heading])] -= 1
 
 
 def _render_cards(servers: Iterable[ServerStatus], now: str, width: int, painter: _Painter) -> Iterator[str]:
     for server in servers:
-        yield from _wrap(f"{show_invisible(server.name)} {_describe_version(server)}", width, indent="")
-        states = [
-            (painter.add_symbol(state, _describe_state(member, state)), state)
-            for member in _STATES
-            if (state := str(getattr(server, member)))
-        ]
+        title: list[str] = []
+        states: list[Cell] = []
+        details: list[str] = []
+        for column in _COLUMNS:
+            text, state = column.write(server, now)
+            if state is not None:
+                words = _describe_state(column.heading.lower(), state)
+                states.append((painter.add_symbol(state, words), state))
+            else:
+                (title if column.is_title else details).append(f"{column.card_label}{text}")
+        yield from _wrap(" ".join(title), width, indent="")
         yield from _flow_words(states, width, painter)
-        checked = describe_age(server.last_checked, now)
-        yield from _wrap(f"{_list_clients(server)}; last checked: {checked}; next: {server.next_step or '-'}", width)
+        yield from _wrap("; ".join(details), width)
+
+
+class _Column(Record):
+    """A column of the table, and the same text on a card."""
+
+    heading: str
+    write: Callable[[ServerStatus, str], Cell]
+    """Returns the cell of a server. The second argument is the present time."""
+    max_width: int = sys.maxsize
+    may_shrink: bool = False
+    """Whether the column is cut if the terminal is too narrow."""
+    is_wide_only: bool = False
+    is_title: bool = False
+    """Whether the text is on the first line of a card."""
+    card_label: str = ""
+    """What precedes the text on a card."""
+
+
+def _build_state_column(member: str) -> _Column:
+    def write(server: ServerStatus, _: str) -> Cell:
+        state = str(getattr(server, member))
+        return state, state
+
+    return _Column(heading=member.upper(), write=write)
 
 
 def _describe_state(member: str, state: str) -> str:
@@ -227,3 +244,29 @@ def _can_encode(text: str) -> bool:
     except (UnicodeError, LookupError):
         return False
     return True
+
+
+_SERVER, _CLIENTS = "SERVER", "CLIENTS"
+_COLUMNS = (
+    _Column(
+        heading=_SERVER, write=lambda server, _: (show_invisible(server.name), None), may_shrink=True, is_title=True
+    ),
+    _Column(
+        heading="VERSION",
+        write=lambda server, _: (_describe_version(server), None),
+        max_width=14,
+        may_shrink=True,
+        is_title=True,
+    ),
+    _Column(
+        heading=_CLIENTS, write=lambda server, _: (_list_clients(server), None), may_shrink=True, is_wide_only=True
+    ),
+    *map(_build_state_column, ("pinned", "approved", "verified", "enforced")),
+    _Column(
+        heading="CHECKED",
+        write=lambda server, now: (describe_age(server.last_checked, now), None),
+        card_label="last checked: ",
+    ),
+    _Column(heading="NEXT", write=lambda server, _: (server.next_step or "-", None), card_label="next: "),
+)
+"""All columns of the board, from left to right."""
