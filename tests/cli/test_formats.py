@@ -45,7 +45,7 @@ def report(*rows: Row, exit_code: int = 0, **members: Any) -> Report:
 def hostile_report(text: str, exit_code: int = 1) -> Report:
     texts = {"entity": text, "name": text, "path": text, "message": text, "before": text, "after": text, "file": text}
     rows = [row(severity=level, line=1, column=1, **texts) for level in ROW_SEVERITIES]
-    rows.append(row(excerpt=text))
+    rows.append(row(excerpt=text, server=text))
     return report(*rows, exit_code=exit_code, subject=text, summary=text, notes=(text,), facts={"text": "-"})
 
 

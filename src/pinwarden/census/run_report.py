@@ -105,7 +105,8 @@ def _build_finding(finding: Mapping[str, str]) -> Row:
     return Row(
         code=finding["code"],
         severity=finding["severity"],
-        entity=f"{finding['server']}: {finding['entity']}",
+        server=finding["server"],
+        entity=finding["entity"],
         name=finding["name"],
         path="",
         message=finding["message"],

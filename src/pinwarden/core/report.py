@@ -43,6 +43,15 @@ class Row(Record):
     """The file with the finding, relative to the project."""
     line: int | None = None
     column: int | None = None
+    server: str | None = None
+    """The server that has the item, in a report about the items of several servers."""
+    needs: str | None = None
+    """The option or command without which the check could not be completed."""
+
+    @property
+    def subject(self) -> str:
+        """The entity, after the name of its server if the row has one: ``notes: tool``."""
+        return self.entity if self.server is None else f"{self.server}: {self.entity}"
 
 
 class ReportTable(Record):
@@ -91,7 +100,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
     facts = {
         "code": row.code,
         "severity": row.severity,
-        "entity": row.entity,
+        "entity": row.subject,
         "name": row.name,
         "path": row.path,
         "message": row.message,

@@ -350,8 +350,7 @@ def _build_surface_rows(old: BundlePin, approved: Surface | None, staged: Staged
     if before != after:
         yield build_update_row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
     for change in compare(approved, staged.surface):
-        row = build_change_row(change)
-        yield replace(row, entity=f"{old.tool}: {row.entity}")
+        yield replace(build_change_row(change), server=old.tool)
 
 
 def build_update_row(

@@ -137,8 +137,8 @@ class ApprovedServers:
             return status
         attacks = scan_for_warnings(surface, name, () if approved is None else (approved,))
         if approved is not None:
-            rows = tuple(build_change_row(change) for change in compare(approved, surface))
-            rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
+            changes = compare(approved, surface)
+            rows = tuple(replace(build_change_row(change), server=name) for change in changes)
             state: State = "changed" if status.state == "unchanged" else status.state
             return replace(status, state=state, rows=(*status.rows, *rows, *attacks), scan_warnings=attacks)
         if status.state == "unchanged":

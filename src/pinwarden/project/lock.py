@@ -165,7 +165,7 @@ def build_approval_candidate(
     if not approved or any(surface.digest == seen.digest for surface in approved):
         return candidate
     critical = (build_change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
-    rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
+    rows = tuple(replace(row, server=name) for row in critical)
     return replace(candidate, warnings=(*rows, *candidate.warnings))
 
 

@@ -15,8 +15,9 @@ ENFORCE_ALL = "pinwarden enforce"
 FETCH = "pinwarden fetch"
 PIN_RELEASES = "pinwarden pin"
 SET_UP = "pinwarden setup"
-_MISSING = {"--allow-execute": CHECK_LIVE, FETCH: FETCH}
-"""What a server could not be checked without, as its finding says in brackets, and the command that gives it."""
+ALLOW_EXECUTE = "--allow-execute"
+_COMMANDS = {ALLOW_EXECUTE: CHECK_LIVE, FETCH: FETCH}
+"""The next command, by what a check needed (`Row.needs`)."""
 _UNAPPROVED_KINDS = ("rogue_entry", "look_alike_entry")
 _MAX_NAMES = 3
 _MAX_NAME = 120
@@ -52,11 +53,10 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
         return "pinwarden policy check"
     server = _find_server(first, servers)
     if first.code == COULD_NOT_CHECK:
-        return next((command for needed, command in _MISSING.items() if f"({needed})" in first.message), None)
+        return _COMMANDS.get(first.needs or "")
     if server is None:
         return "pinwarden doctor"
-    # Only a change of a live server has the name of the server in its entity.
-    if first.entity.startswith(f"{server}: "):
+    if first.server is not None:  # a change of a live server
         return f"pinwarden approve {quote_name(server)}"
     return f"pinwarden explain {quote_name(server)}"
 
@@ -83,7 +83,5 @@ def quote_name(name: str) -> str:
 
 
 def _find_server(row: Row, servers: Collection[str]) -> str | None:
-    """Return the locked server that a row is about, from the row's name or the part of its entity before the colon."""
-    if row.name in servers:
-        return row.name
-    return next((name for name in servers if row.entity.startswith(f"{name}: ")), None)
+    """Return the locked server that a row is about; None if it is about none."""
+    return next((name for name in (row.server, row.name) if name in servers), None)

@@ -44,7 +44,7 @@ def _render_row(report: Report, row: Row) -> str:
             properties["line"] = str(row.line)
             if row.column is not None:
                 properties["col"] = str(row.column)
-    properties["title"] = " ".join(part for part in (row.severity + ":", row.entity, row.name, row.path) if part)
+    properties["title"] = " ".join(part for part in (row.severity + ":", row.subject, row.name, row.path) if part)
     before, after = row.before, row.after
     if before is not None and after is not None:
         before, after = omit_common_text(before, after, _MAX_TEXT)

@@ -81,7 +81,7 @@ def _list_failing_levels(report: Report) -> tuple[str, ...]:
 
 def _render_row_case(report: Report, row: Row, kind: str) -> list[str]:
     file = row.file or report.file
-    parts = (row.entity, row.name, row.path, f"in {file}" if file else "")
+    parts = (row.subject, row.name, row.path, f"in {file}" if file else "")
     name = " ".join(part for part in parts if part) or row.code
     opening = f"<testcase{_format_attributes(classname=f'pinwarden.{report.command}.{row.code}', name=name)}>"
     line = "" if row.line is None else f":{row.line}"

@@ -55,7 +55,7 @@ def _render_rows(rows: tuple[Row, ...]) -> list[str]:
     lines: list[str] = []
     budget = _MAX_TABLE
     for row in rows:
-        label = f"{_escape(_format_cell(row.entity))} {_format_code_span(_format_cell(row.name))}"
+        label = f"{_escape(_format_cell(row.subject))} {_format_code_span(_format_cell(row.name))}"
         reason = f"{_escape(_format_cell(row.message))} (`{row.code}`)"
         line = f"| {_SEVERITY_LABELS[row.severity]} | {label} | {_locate(row)} | {reason} |"
         budget -= len(line) + 1
@@ -107,7 +107,7 @@ def _render_texts(row: Row) -> list[str]:
     else:
         body = _escape(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
     locations = "".join(f" <code>{_escape(_format_cell(text))}</code>" for text in (row.name, row.path) if text)
-    return [f"<details><summary>{_escape(row.entity)}{locations}</summary>", "", body, "", "</details>", ""]
+    return [f"<details><summary>{_escape(row.subject)}{locations}</summary>", "", body, "", "</details>", ""]
 
 
 def _escape(text: str) -> str:

@@ -69,13 +69,13 @@ def _render_log(run: dict[str, Any]) -> str:
 
 
 def _build_result(report: Report, row: Row, rule: int) -> dict[str, Any]:
-    location = f"{row.entity}/{row.name}{row.path}"
+    location = f"{row.subject}/{row.name}{row.path}"
     identity = "\0".join((report.subject, row.code, location, row.after or row.excerpt or ""))
     return {
         "ruleId": row.code,
         "ruleIndex": rule,
         "level": _LEVELS[row.severity],
-        "message": {"text": show_invisible(f"{row.entity} {row.name}: {row.message}".replace("\n", " "))},
+        "message": {"text": show_invisible(f"{row.subject} {row.name}: {row.message}".replace("\n", " "))},
         "locations": [
             {
                 **_build_physical_location(report, row),

@@ -81,8 +81,7 @@ def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str
         return page.with_line("The scan found no text that looks like an attack.").text()
     texts: dict[str, list[Row]] = {}
     for row in warnings:
-        entity = row.entity.rpartition(": ")[2]
-        texts.setdefault(f"{entity} {row.name}".strip() + f" {row.path}", []).append(row)
+        texts.setdefault(f"{row.entity} {row.name}".strip() + f" {row.path}", []).append(row)
     page.add(f"{len(texts)} {'text looks' if len(texts) == 1 else 'texts look'} like an attack:")
     for text, rows in texts.items():
         page.add(f"{text}:", indent=2)

@@ -218,8 +218,8 @@ def _render_heading(row: Row, names: list[str], width: int, colour: bool) -> lis
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         times = f"  ({len(names)} times)" if len(names) > 1 else ""
-        return [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
-    noun = f"{row.entity[:-1]}ies" if row.entity.endswith("y") else f"{row.entity}s"
+        return [f"{level}  {show_invisible(f'{row.subject} {row.name}'.strip() + path)}{times}"]
+    noun = f"{row.subject[:-1]}ies" if row.subject.endswith("y") else f"{row.subject}s"
     lines = [f"{level}  {len(distinct)} {show_invisible(f'{noun}{path}')}"]
     return lines + _wrap_lines(show_invisible(", ".join(distinct)), width)
 
@@ -446,7 +446,7 @@ def _group_warnings(rows: Sequence[Row]) -> list[RowGroup]:
     by_text: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.severity == "warning" and row.excerpt and row.before is None and row.after is None:
-            by_text.setdefault((row.entity, row.name, row.path, row.file), []).append(row)
+            by_text.setdefault((row.subject, row.name, row.path, row.file), []).append(row)
     alike: dict[tuple[object, ...], list[Row]] = {}
     for (entity, _, path, file), members in by_text.items():
         signs = tuple((row.code, row.message, row.excerpt) for row in members)
@@ -468,9 +468,9 @@ def _group_repeated_changes(rows: Sequence[Row], *, shortens: bool) -> list[RowG
         if row.before is None and row.after is None:
             continue
         if row.severity == "critical" and row.excerpt:
-            alike.setdefault((row.severity, row.entity, row.code, row.message, row.excerpt), []).append(row)
+            alike.setdefault((row.severity, row.subject, row.code, row.message, row.excerpt), []).append(row)
         elif row.severity == "review" and shortens and copies[_get_text_key(row)] == 1:
-            alike.setdefault((row.severity, row.entity, row.code, row.message), []).append(row)
+            alike.setdefault((row.severity, row.subject, row.code, row.message), []).append(row)
     return [
         RowGroup(rows=tuple(members), same_text=False, is_repeated=True)
         for (severity, *_), members in alike.items()
@@ -499,7 +499,7 @@ def describe_cause(group: RowGroup, rule_texts: Mapping[str, str]) -> tuple[str,
 
 def _get_text_key(row: Row) -> tuple[object, ...]:
     location, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
-    return (row.severity, row.entity, row.code, *location, *texts)
+    return (row.severity, row.subject, row.code, *location, *texts)
 
 
 def _pluralize(entity: str) -> str:

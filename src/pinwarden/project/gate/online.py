@@ -23,7 +23,7 @@ from pinwarden.project.fetch_context import FetchContext, build_single_server_co
 from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
 from pinwarden.project.locked_servers import has_pinned_bytes
-from pinwarden.project.next_step import FETCH
+from pinwarden.project.next_step import ALLOW_EXECUTE, FETCH
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.changes import build_change_row
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pinwarden.surface.probe.probe import ProbeOptions
 
 
-_NEEDED = {"CONSENT_REQUIRED": " (--allow-execute)", "ARTIFACT_MISSING": f" ({FETCH})"}
-"""By error code, what is needed to probe a server. `choose_after_finding` reads it."""
+_NEEDED = {"CONSENT_REQUIRED": ALLOW_EXECUTE, "ARTIFACT_MISSING": FETCH}
+"""By error code, what is needed to probe a server."""
 
 
 def check_live_servers(
@@ -70,7 +70,7 @@ def check_live_servers(
                 entry, pinned_files, lambda locked: prepare_locked_probe(project, locked, files, options)
             )
         except PinwardenError as err:
-            yield _build_unchecked_row(entry, f"could not be probed: {err.message}{_NEEDED.get(err.code, '')}")
+            yield _build_failed_probe_row(entry, err)
             continue
         if check is not None:
             checks.append(check)
@@ -84,16 +84,12 @@ def check_live_servers(
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             yield _build_row(check.entry, "secret_repeated", outcome.message)
         elif isinstance(outcome, PinwardenError):
-            needed = _NEEDED.get(outcome.code, "")
-            yield replace(
-                _build_unchecked_row(check.entry, f"could not be probed: {outcome.message}{needed}"),
-                excerpt=get_probe_stderr(outcome),
-            )
+            yield replace(_build_failed_probe_row(check.entry, outcome), excerpt=get_probe_stderr(outcome))
         elif check.approved is not None:
             neighbours = [(name, surface) for name, surface in approved if name != check.entry.name]
             rows = list(_compare_surface(check.approved, outcome, neighbours))
             record_entries_compared(project, ((check.entry, rows),))
-            yield from (replace(row, entity=f"{check.entry.name}: {row.entity}") for row in rows)
+            yield from (replace(row, server=check.entry.name) for row in rows)
         else:
             yield from _compare_hashes(check.entry, outcome)
 
@@ -241,6 +237,12 @@ def _compare_hashes(entry: Entry, seen: Surface) -> Iterator[Row]:
 
 def _build_row(entry: Entry, code: str, message: str) -> Row:
     return Row(code=code, severity="critical", entity="server", name=entry.name, path="", message=message)
+
+
+def _build_failed_probe_row(entry: Entry, err: PinwardenError) -> Row:
+    needed = _NEEDED.get(err.code)
+    shown = f" ({needed})" if needed else ""
+    return replace(_build_unchecked_row(entry, f"could not be probed: {err.message}{shown}"), needs=needed)
 
 
 def _build_unchecked_row(entry: Entry, why: str) -> Row:

@@ -348,7 +348,8 @@ def build_scan_row(finding: ScanFinding, server: str = "") -> Row:
     return Row(
         code=finding.code,
         severity=finding.severity,
-        entity=f"{server}: {finding.entity}" if server else finding.entity,
+        entity=finding.entity,
+        server=server or None,
         name=finding.name,
         path=finding.path,
         message=finding.message,
