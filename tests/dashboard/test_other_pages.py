@@ -83,7 +83,7 @@ def test_the_log_is_filtered_paged_and_exported(world: ReviewWorld, client: Clie
     assert [client.page(f"audit/?{query}").status for query in ("kind=x", "before=x", "before=0")] == [422] * 3
     export = client.page("audit/export")
     assert export.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
-    assert [json.loads(line)["number"] for line in export.body.splitlines()] == list(range(1, 122))
+    assert [json.loads(line)["number"] for line in export.body.splitlines()] == list(range(1, 123))
 
 
 def test_the_chain_is_verified_and_a_change_is_found(world: ReviewWorld, client: Client) -> None:
