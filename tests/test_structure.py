@@ -263,6 +263,7 @@ def _starting_names(path: str, tree: ast.Module) -> set[str]:
 
 
 _CLIENT_IDS_IN = {
+    "clients/instruction_files.py",  # which instruction files each client reads
     "clients/skill_folders.py",  # where each client has its skills
     "clients/risky_settings.py",  # a member that has the name of a client
     "clients/table.py",

@@ -97,6 +97,7 @@ def policy_schema() -> Schema:
         "sandbox": array(sandbox),
         "mcpb": array(mcpb),
         "skills": {"const": "locked"},
+        "instructions": {"const": "locked"},
         "gateway": {"type": "object"},
         "require": members({}, dict.fromkeys(policy._REQUIRE_KEYS, TRUTH), minProperties=1, additionalProperties=False),
     }

@@ -146,6 +146,13 @@ def _plain(reader: Reader, _: ExitStack) -> None:
     del reader
 
 
+def _skills(reader: Reader, _: ExitStack) -> None:
+    """A skill and instructions in the project, locked."""
+    shutil.copytree(REPOSITORY / "examples" / "skills" / "pdf-forms", reader.root / ".claude" / "skills" / "pdf-forms")
+    (reader.root / "AGENTS.md").write_text("Run the tests.\n")
+    reader.run("approve", "pdf-forms", "AGENTS.md", "--yes")
+
+
 def _registry_cache(reader: Reader, _: ExitStack) -> None:
     shutil.copytree(vectors_dir() / "toolpin" / "dot-toolpin", reader.root / ".toolpin")
     cache = reader.root / ".toolpin" / "registry-cache.json"
@@ -260,6 +267,7 @@ PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "operator": _operator,
     "registry": lambda reader, stack: reader.publish(stack),
     "run": _built,
+    "scan": _skills,
     "search": _search,
     "signature": lambda reader, _: reader.pack(),
     "trust": lambda reader, stack: reader.publish(stack),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import get_args
 
 from pinwarden.lock import server_entry
+from pinwarden.project import skill_reports
 from pinwarden.project import status as project_status
 from pinwarden.project.init_decisions import State
 from pinwarden.project.pin import Approval
 from pinwarden.project.project import SCOPES
+from pinwarden.skills import skill as skills
 from tools.document_schemas import any_digest, lock_definitions, manifest
 from tools.outputs import contracts
 from tools.outputs.artifacts import api_surfaces
@@ -287,6 +289,16 @@ def _status_body() -> Schema:
             "locked_at": or_null(TEXT),
         }
     )
+    skill = exactly(
+        {
+            "name": FULL_TEXT,
+            "kind": one_of(get_args(skills.SkillKind)),
+            "scope": one_of(SCOPES),
+            "state": one_of(get_args(skill_reports.State)),
+            "places": array(FULL_TEXT, minItems=1),
+            "clients": array(CLIENT),
+        }
+    )
     return exactly(
         {
             "ok": TRUTH,
@@ -296,6 +308,7 @@ def _status_body() -> Schema:
             "unreadable": array(FULL_TEXT),
             "entries": array(entry),
             "problems": array(ref("problem")),
+            "skills": array(skill),
         }
     )
 
@@ -345,6 +358,20 @@ def explain() -> Schema:
         {"client": TEXT, "scope": TEXT, "file": FULL_TEXT, "dangers": array(CODE), "sections": sections}
     )
 
+    skill = exactly(
+        {
+            "name": FULL_TEXT,
+            "kind": one_of(get_args(skills.SkillKind)),
+            "scope": one_of(SCOPES),
+            "digest": SHA256,
+            "places": array(FULL_TEXT, minItems=1),
+            "bundle": or_null(TEXT),
+            "powers": array(TEXT),
+            "approval": exactly({"by": TEXT, "why": TEXT}),
+            "sections": sections,
+        }
+    )
+
     def shape(origin: str, entry: Schema, problems: Schema) -> Schema:
         return exactly(
             {
@@ -360,6 +387,7 @@ def explain() -> Schema:
             shape("lock", locked, array(ref("problem"))),
             shape("registry", registered, {"const": []}),
             shape("configuration", configured, {"const": []}),
+            shape("skills", skill, {"const": []}),
         ]
     }
     return output("explain", body, problem=problem())

@@ -7,6 +7,7 @@ from typing import get_args
 
 from pinwarden.core.digest import TOOL_PROFILES
 from pinwarden.core.errors import CODES
+from pinwarden.skills.skill import SkillKind
 from pinwarden.surface import surface
 from pinwarden.surface.scan import scan as advisories
 from tools.document_schemas import surface_body
@@ -15,7 +16,9 @@ from tools.outputs.parts import ENTITIES, diff_members, output, surface_change
 from tools.schema_words import (
     ANYTHING,
     BARE_SHA256,
+    CODE,
     COUNT,
+    FULL_TEXT,
     SHA256,
     TEXT,
     TRUTH,
@@ -81,12 +84,25 @@ def scan() -> Schema:
         {"server": TEXT, "state": one_of(("scanned",)), "tools": COUNT, "warnings": COUNT, "notes": COUNT}
     )
     unscanned = exactly({"server": TEXT, "state": one_of(("failed", "skipped")), "reason": TEXT})
+    skill_finding = exactly(
+        {"code": CODE, "severity": one_of(severities), "path": FULL_TEXT, "message": TEXT, "excerpt": TEXT}
+    )
+    skill = exactly(
+        {
+            "name": FULL_TEXT,
+            "kind": one_of(get_args(SkillKind)),
+            "place": FULL_TEXT,
+            "findings": array(skill_finding),
+            "problems": array(TEXT),
+        }
+    )
     body = exactly(
         {
             "findings": array(finding),
             "counts": exactly(dict.fromkeys(severities, COUNT)),
             "servers": array({"oneOf": [scanned, unscanned]}),
-        }
+        },
+        {"skills": array(skill)},
     )
     return output("scan", body, "Text that may try to manipulate the model.")
 

@@ -30,7 +30,7 @@ def approve_skill_at_terminal(review: SkillReview, approver: Approver) -> str:
         sys.stdout.write(render_review(review) + wrap(f"It cannot be approved: {review.problems[0].message}"))
         return SKIPPED
     answer = ask_decision(
-        f"Approve the skill {quote_server(review.name)}?",
+        f"Approve the {review.noun} {quote_server(review.name)}?",
         lambda detail: render_review(review, detail),
         suspicious=review.looks_like_attack,
     )
@@ -45,7 +45,7 @@ def render_review(review: SkillReview, detail: Detail = "short") -> str:
     """Render what a person decides about. A new skill is shown with its text, a changed one with the differences."""
     state = "new" if review.approved is None else "gone" if review.present is None else "changed"
     clients = f" in {', '.join(review.client_titles)}" if review.clients else ""
-    lines = [wrap(f"skill {show_invisible(review.name)}{clients}, {state}: {', '.join(review.places)}")]
+    lines = [wrap(f"{review.noun} {show_invisible(review.name)}{clients}, {state}: {', '.join(review.places)}")]
     lines.append(wrap(summarize_review(review)))
     if review.present is not None and review.approved is None:
         lines += _describe_new(review, detail)

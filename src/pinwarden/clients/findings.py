@@ -53,10 +53,18 @@ FINDING_KINDS: FindingKinds = build_kind_table(
         ("command_setting", "The settings name a command that the client runs without asking the user."),
         ("variables_set", "The settings set a variable that decides where code, packages or responses come from."),
         ("calls_unasked", "The client calls tools of this server without asking the user."),
+        (
+            "skill_paths_widened",
+            "The settings have the client read skills or instructions from an address, or from outside of the project.",
+        ),
         ("plugins_enabled", "The settings enable plugins, which can start servers and commands that are not approved."),
     ),
     info=(
         ("calls_allowed", "The settings allow calls to tools of servers without asking the user."),
+        (
+            "skill_paths_added",
+            "The settings have the client read skills or instructions from more places, which are not locked.",
+        ),
         ("relative_path", DANGERS["relative_path"]),
         ("floating", "The entry does not name an exact release, so it can change without notice."),
         ("servers_disabled", "The settings disable servers."),
@@ -179,7 +187,12 @@ def _check_inline_settings(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
         yield code, "".join(f"/{step}" for step in path), ".".join(path)
 
 
-_DECIDED_BY_USER = frozenset({"permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"})
+_DECIDED_BY_USER = frozenset(
+    {
+        *("permissions_bypassed", "hooks", "plugins_enabled", "calls_allowed", "command_setting"),
+        *("skill_paths_widened", "skill_paths_added"),
+    }
+)
 
 
 def _check_servers(file: ConfigFile) -> Iterator[ConfigFinding]:

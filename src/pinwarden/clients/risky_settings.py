@@ -6,6 +6,7 @@ They are in the file that also has the client's servers. ``clients/table.py`` sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,11 +78,38 @@ def _is_allow(value: Any) -> bool:
     return value == "allow" or (type(value) is dict and value.get("*") == "allow")
 
 
+def _list_paths(value: Any) -> list[str]:
+    """Return the paths in a setting: a text, a list, or an object whose members are paths that are switched on."""
+    if type(value) is dict:
+        return [path for path, is_on in value.items() if is_on is not False]
+    return [path for path in (value if type(value) is list else [value]) if type(path) is str and path]
+
+
+def _leads_outside(value: Any) -> bool:
+    """Whether a setting names an address, or a path that is not inside of the project."""
+    return any(
+        "://" in path or path.startswith(("/", "~", "$", "\\")) or path[1:2] == ":" or ".." in re.split(r"[/\\]", path)
+        for path in _list_paths(value)
+    )
+
+
+def _stays_inside(value: Any) -> bool:
+    return bool(_list_paths(value)) and not _leads_outside(value)
+
+
 # The settings of each client
 
 
 def _list_settings(*rows: tuple[str, str, Predicate]) -> tuple[RiskySetting, ...]:
     return tuple(RiskySetting(code=code, name=name, is_risky=is_risky) for code, name, is_risky in rows)
+
+
+def _list_reading_settings(*names: str) -> tuple[RiskySetting, ...]:
+    """Return the settings that name further places from which a client reads skills or instructions."""
+    return _list_settings(
+        *(("skill_paths_widened", name, _leads_outside) for name in names),
+        *(("skill_paths_added", name, _stays_inside) for name in names),
+    )
 
 
 _GEMINI_COMMANDS = (
@@ -101,22 +129,31 @@ GEMINI = RiskySettings(
             RiskySetting(code="command_setting", name=name, is_risky=_is_set, only_in_projects=True)
             for name in _GEMINI_COMMANDS
         ),
+        *_list_reading_settings("context.fileName", "contextFileName"),
     )
 )
 CODEX = RiskySettings(
-    settings=_list_settings(
-        ("permissions_bypassed", "approval_policy", _equals_any("never")),
-        ("permissions_bypassed", "sandbox_mode", _equals_any("danger-full-access")),
-        ("command_setting", "notify", _is_set),
-        ("hooks", "hooks", _is_set),
+    settings=(
+        *_list_settings(
+            ("permissions_bypassed", "approval_policy", _equals_any("never")),
+            ("permissions_bypassed", "sandbox_mode", _equals_any("danger-full-access")),
+            ("command_setting", "notify", _is_set),
+            ("hooks", "hooks", _is_set),
+        ),
+        *_list_reading_settings(
+            "model_instructions_file", "experimental_instructions_file", "project_doc_fallback_filenames"
+        ),
     ),
     profiles_member="profiles",
 )
 OPENCODE = RiskySettings(
-    settings=_list_settings(
-        ("plugins_enabled", "plugin", _is_set),
-        ("permissions_bypassed", "permission", _allows_actions),
-        ("hooks", "experimental.hook", _is_set),
+    settings=(
+        *_list_settings(
+            ("plugins_enabled", "plugin", _is_set),
+            ("permissions_bypassed", "permission", _allows_actions),
+            ("hooks", "experimental.hook", _is_set),
+        ),
+        *_list_reading_settings("skills.paths", "skills.urls", "instructions"),
     ),
     profiles_member="agent",
 )
@@ -129,11 +166,14 @@ ZED = RiskySettings(
     )
 )
 CRUSH = RiskySettings(
-    settings=_list_settings(
-        ("permissions_bypassed", "permissions.skip_requests", _equals_any(True)),
-        ("permissions_bypassed", "permissions.allowed_tools", _allows_all_tools),
-        ("calls_allowed", "permissions.allowed_tools", _allows_some_tools),
-        ("hooks", "hooks", _is_set),
+    settings=(
+        *_list_settings(
+            ("permissions_bypassed", "permissions.skip_requests", _equals_any(True)),
+            ("permissions_bypassed", "permissions.allowed_tools", _allows_all_tools),
+            ("calls_allowed", "permissions.allowed_tools", _allows_some_tools),
+            ("hooks", "hooks", _is_set),
+        ),
+        *_list_reading_settings("options.skills_paths", "options.context_paths"),
     )
 )
 AMP = RiskySettings(
@@ -151,6 +191,12 @@ VSCODE = RiskySettings(
         *_list_settings(
             ("permissions_bypassed", "chat.tools.autoApprove", _equals_any(True)),
             ("permissions_bypassed", "chat.tools.global.autoApprove", _equals_any(True)),
+        ),
+        *_list_reading_settings(
+            "chat.agentSkillsLocations",
+            "chat.instructionsFilesLocations",
+            "chat.promptFilesLocations",
+            "chat.modeFilesLocations",
         ),
         *AMP.settings,  # the Amp extension keeps its settings in those of VS Code
     ),

@@ -202,6 +202,8 @@ class Policy(Record):
     deny_secrets: bool
     requires_locked_skills: bool
     """Whether ``ci`` fails if a skill on disk is not locked, even if no skill ever was."""
+    requires_locked_instructions: bool
+    """Whether ``ci`` fails if an instruction file of the project, such as ``AGENTS.md``, is not locked."""
     waivers: tuple[Waiver, ...]
     sandbox_rules: tuple[SandboxRule, ...]
     """The first rule that matches a server applies."""
@@ -252,9 +254,10 @@ _KEYS = (
         "mcpb",
         "gateway",
         "skills",
+        "instructions",
     ),
 )
-_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers", "skills"}
+_KEYS_WITHOUT_ENTRY_RULES = {"version", "require", "waivers", "skills", "instructions"}
 EVIDENCE_CODES = (
     "package_pin",
     "digest_present",
@@ -380,7 +383,8 @@ def policy_from_table(value: Any) -> Policy:
         require_bundle_hashes=require.flag("bundle-hashes"),
         deny_remotes=require.flag("no-remotes"),
         deny_secrets=require.flag("no-secrets"),
-        requires_locked_skills=_parse_skills(table),
+        requires_locked_skills=_parse_locked(table, "skills"),
+        requires_locked_instructions=_parse_locked(table, "instructions"),
         waivers=tuple(map(_parse_waiver, table.objects("waivers", default=[]))),
         sandbox_rules=tuple(map(_parse_sandbox_rule, table.objects("sandbox", default=[]))),
         mcpb_rules=tuple(map(_parse_mcpb_rule, table.objects("mcpb", default=[]))),
@@ -392,10 +396,10 @@ def policy_from_table(value: Any) -> Policy:
     return policy
 
 
-def _parse_skills(table: PolicyTable) -> bool:
-    if table.value.get("skills", "locked") != "locked":
-        table.fail("skills", 'is not "locked"')
-    return "skills" in table.value
+def _parse_locked(table: PolicyTable, member: str) -> bool:
+    if table.value.get(member, "locked") != "locked":
+        table.fail(member, 'is not "locked"')
+    return member in table.value
 
 
 def _parse_allow_deny_list(table: PolicyTable | None) -> AllowDenyList:
@@ -483,7 +487,8 @@ def _has_rules(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
     required = (policy.require_exact_releases, policy.require_pinned_images, policy.require_bundle_hashes)
-    switches = (*required, policy.deny_remotes, policy.deny_secrets, policy.requires_locked_skills)
+    locked = (policy.requires_locked_skills, policy.requires_locked_instructions)
+    switches = (*required, policy.deny_remotes, policy.deny_secrets, *locked)
     return (
         any(choice.allow is not None or choice.deny for choice in (*choices, *kinds))
         or bool(policy.minimum_tier)

@@ -19,6 +19,7 @@ ALLOW_EXECUTE = "--allow-execute"
 _COMMANDS = {ALLOW_EXECUTE: CHECK_LIVE, FETCH: FETCH}
 """The next command, by what a check needed (`Row.needs`)."""
 _UNAPPROVED_KINDS = ("rogue_entry", "look_alike_entry")
+_SKILLS = ("skill", "instruction file")
 _MAX_NAMES = 3
 _MAX_NAME = 120
 
@@ -46,8 +47,8 @@ def choose_after_finding(rows: Iterable[Row], servers: Collection[str]) -> str |
     if first.code in CONFIG_KINDS:
         names = list(dict.fromkeys(row.name for row in failing if row.code in CONFIG_KINDS and row.name))
         return f"pinwarden approve {quote_name(names[0])}" if len(names) == 1 else APPROVE_ALL
-    if first.entity == "skill":
-        names = list(dict.fromkeys(row.name for row in failing if row.entity == "skill" and row.name))
+    if first.entity in _SKILLS:
+        names = list(dict.fromkeys(row.name for row in failing if row.entity in _SKILLS and row.name))
         return " ".join(["pinwarden approve", *map(quote_name, names[:_MAX_NAMES])]) if names else "pinwarden doctor"
     if first.entity == "policy":
         return "pinwarden policy check"

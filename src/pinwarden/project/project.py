@@ -252,6 +252,11 @@ class Policies(Record):
         return self.own is not None and self.own.requires_locked_skills
 
     @property
+    def requires_locked_instructions(self) -> bool:
+        """Whether a policy has ``instructions = "locked"``."""
+        return self.own is not None and self.own.requires_locked_instructions
+
+    @property
     def has_entry_rules(self) -> bool:
         """Whether a rule of a policy reads what the lock records about a server."""
         return self.toolpin is not None or (self.own is not None and self.own.has_entry_rules)

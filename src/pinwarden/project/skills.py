@@ -6,7 +6,7 @@ project are locked in its own lock, those in the folders of the user in the lock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.clients.table import get_client
@@ -17,6 +17,7 @@ from pinwarden.core.report import Row
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import SkillsPin
 from pinwarden.lock.lockfile import put_skills_pin, read_skills_pin, refuse_if_tampered, verify, verify_files
+from pinwarden.skills.instructions import find_instructions
 from pinwarden.skills.skill import FoundSkill, Skill
 from pinwarden.skills.skill_folders import (
     find_project_skills,
@@ -59,6 +60,12 @@ class SkillReview(Record):
     """Why it cannot be approved at all, such as a link in its folder."""
 
     @property
+    def noun(self) -> str:
+        """What it is called in messages."""
+        skill = self.present or (self.approved.skill if self.approved is not None else None)
+        return skill.noun if skill is not None else "skill"
+
+    @property
     def looks_like_attack(self) -> bool:
         """Whether something in it looks like an attack, so that only an approval by name may cover it."""
         serious = (row for row in self.rows if row.severity == "critical" and row.code != "skill_unlocked")
@@ -70,12 +77,13 @@ class SkillReview(Record):
         return tuple(get_client(client).title for client in self.clients)
 
 
-def find_skills(project: Project, *, nested: bool = True) -> tuple[FoundSkill, ...]:
-    """Read the skills on disk that belong to the lock of this scope."""
+def find_skills(project: Project, *, nested: bool = True, instructions: bool = False) -> tuple[FoundSkill, ...]:
+    """Read the skills on disk that belong to the lock of this scope; with ``instructions``, also ``AGENTS.md`` etc."""
     if project.scope == "local":
         return ()
     if project.scope == "project":
-        return find_project_skills(project.skill_roots, nested=nested)
+        found = find_project_skills(project.skill_roots, nested=nested)
+        return (*found, *find_instructions(project.skill_roots)) if instructions else found
     return tuple(replace(one, of_user=False) for one in find_user_skills(project.skill_roots))
 
 
@@ -105,21 +113,30 @@ def find_bundle_names(project: Project) -> frozenset[str]:
     return frozenset(str(locked.bundle["tool"]) for locked in lock.skills if locked.bundle is not None)
 
 
-def review_skills(project: Project) -> tuple[SkillReview, ...]:
-    """Return every skill of this scope that is not as approved, sorted by name."""
+def review_skills(
+    project: Project, names: Collection[str] = (), *, instructions: bool = False
+) -> tuple[SkillReview, ...]:
+    """Return every skill of this scope that is not as approved, sorted by name.
+
+    Instruction files are among them if some are locked, or with ``instructions``. Otherwise only the named ones are.
+    """
     lock = read_skills_lock(project) or NO_SKILLS
-    found = find_skills(project)
+    wanted = instructions or lock.has_instructions
+    found = find_skills(project, instructions=wanted or bool(names))
+    if not wanted:
+        found = tuple(one for one in found if one.skill.kind == "skill" or one.skill.name in names)
     reviews = [*_review_present(project, lock, found), *_review_gone(project, lock, found)]
     return tuple(sorted(reviews, key=lambda review: (review.name, review.places)))
 
 
 def approve_skills(project: Project, reviews: Sequence[SkillReview], approver: Approver, now: str) -> None:
     """Write these skills into the lock as they were shown. Raises REVIEW_STALE if one changed on disk since then."""
-    by_place = {one.place: one.skill for one in find_skills(project)}
+    instructions = any(review.present is not None and review.present.kind != "skill" for review in reviews)
+    by_place = {one.place: one.skill for one in find_skills(project, instructions=instructions)}
     for review in reviews:
         _refuse_open_problems(review, approver)
         if any(by_place.get(place) != review.present for place in review.places):
-            raise PinwardenError("REVIEW_STALE", f"the skill {review.name[:120]!a} changed in the meantime")
+            raise PinwardenError("REVIEW_STALE", f"the {review.noun} {review.name[:120]!a} changed in the meantime")
 
     def change(lock: SkillsLock) -> SkillsLock:
         lock = remove_places(lock, (place for review in reviews if review.present is None for place in review.places))
@@ -154,12 +171,12 @@ def build_scan_rows(skill: Skill, place: str, approved: Skill | None = None) -> 
         Row(
             code=finding.code,
             severity=finding.severity,
-            entity="skill",
+            entity=skill.noun,
             name=skill.name,
             path=finding.path,
             message=finding.message,
             excerpt=finding.excerpt,
-            file=f"{place}/{finding.path}".rstrip("/"),
+            file=skill.locate(place, finding.path),
         )
         for finding in scan_skill(skill)
         if (finding.code, finding.path, finding.excerpt) not in known
@@ -168,13 +185,13 @@ def build_scan_rows(skill: Skill, place: str, approved: Skill | None = None) -> 
 
 def _review_present(project: Project, lock: SkillsLock, found: Sequence[FoundSkill]) -> Iterator[SkillReview]:
     """Yield what is not as approved. One skill in several folders is one decision."""
-    from pinwarden.skills.skill_drift import build_skill_row, compare_group, group_places  # loads the rules of drift
+    from pinwarden.skills.skill_drift import build_row, compare_group, group_places  # loads the rules of drift
 
     for group in group_places(lock, found):
         first, locked = group[0], lock.find_at(group[0].place)
         is_known = any(other.skill == first.skill for other in ([locked] if locked is not None else lock.skills))
         problems = [
-            build_skill_row("skill_link", one.skill.name, "", f"cannot be locked: {problem}", file=one.place)
+            build_row("skill_link", one.skill, "", f"cannot be locked: {problem}", file=one.place)
             for one in group
             for problem in one.problems
         ]
@@ -195,7 +212,7 @@ def _review_present(project: Project, lock: SkillsLock, found: Sequence[FoundSki
 
 
 def _review_gone(project: Project, lock: SkillsLock, found: Iterable[FoundSkill]) -> Iterator[SkillReview]:
-    from pinwarden.skills.skill_drift import build_skill_row
+    from pinwarden.skills.skill_drift import build_row
 
     present = {one.place for one in found}
     for locked in lock.skills:
@@ -203,17 +220,17 @@ def _review_gone(project: Project, lock: SkillsLock, found: Iterable[FoundSkill]
         if gone:
             name = locked.skill.name
             message = f"approved for {', '.join(gone)}, but not there; approving it removes it from the lock"
-            rows = (build_skill_row("skill_file_missing", name, "", message, file=gone[0]),)
+            rows = (build_row("skill_file_missing", locked.skill, "", message, file=gone[0]),)
             yield SkillReview(project=project, name=name, places=gone, present=None, approved=locked, rows=rows)
 
 
 def _refuse_open_problems(review: SkillReview, approver: Approver) -> None:
     if review.problems:
         problem = review.problems[0].message
-        raise PinwardenError("FILE_UNREADABLE", f"the skill {review.name[:120]!a} {problem}")
+        raise PinwardenError("FILE_UNREADABLE", f"the {review.noun} {review.name[:120]!a} {problem}")
     if review.warnings and not approver.approves_warnings:
         raise PinwardenError(
-            "WARNINGS_NOT_APPROVED", f"the skill {review.name[:120]!a} has text that looks like an attack"
+            "WARNINGS_NOT_APPROVED", f"the {review.noun} {review.name[:120]!a} has text that looks like an attack"
         )
 
 

@@ -10,6 +10,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row, collect_kind_reasons, is_failing, row_to_json
 from pinwarden.core.text import plural
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION
+from pinwarden.project.project import load_policies
 from pinwarden.project.skills import SkillReview, approve_skills, read_skills_lock, review_skills
 from pinwarden.skills.powers import find_powers
 from pinwarden.skills.skill_drift import SKILL_KINDS
@@ -42,7 +43,13 @@ class SkillsToApprove(Record):
 
 def find_skills_to_approve(projects: Sequence[Project], names: Collection[str]) -> SkillsToApprove:
     """Find the named skills that are not as approved; without names, all of them."""
-    found = [review for project in projects for review in review_skills(project)]
+    found = [
+        review
+        for project in projects
+        for review in review_skills(
+            project, names, instructions=not names and load_policies(project).requires_locked_instructions
+        )
+    ]
     locks = filter(None, map(read_skills_lock, projects))
     known = frozenset().union({review.name for review in found}, *(lock.names for lock in locks))
     return SkillsToApprove(
@@ -66,7 +73,11 @@ def summarize_review(review: SkillReview) -> str:
 
 def build_skill_report(review: SkillReview, hint: str = "") -> Report:
     """Return the report of what would be approved. ``hint`` is the command that approves it."""
-    what = "skill to approve for the first time" if review.approved is None else plural(len(review.rows), "change")
+    what = (
+        f"{review.noun} to approve for the first time"
+        if review.approved is None
+        else plural(len(review.rows), "change")
+    )
     return Report(
         command="approve",
         subject=review.name,

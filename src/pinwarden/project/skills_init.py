@@ -30,18 +30,21 @@ class SkillsLocking(Record):
     """The skills that a person has to decide about."""
 
 
-def lock_skills_on_disk(project: Project, accepted: AcceptedServers, approver: Approver, now: str) -> SkillsLocking:
-    """Lock the skills of this scope in place.
+def lock_skills_on_disk(
+    project: Project, accepted: AcceptedServers, approver: Approver, now: str, instructions: bool
+) -> SkillsLocking:
+    """Lock the skills of this scope in place, and with ``instructions`` also the instruction files.
 
-    The first time, every skill without a scan warning is locked. Later, new and changed skills are locked only if they
-    are accepted, and what looks like an attack only if it is named.
+    The first time, all without a scan warning are locked. Later, new and changed ones are locked only if they are
+    accepted, and what looks like an attack only if it is named.
     """
-    is_first = read_skills_lock(project) is None
-    reviews = review_skills(project)
-    chosen = tuple(review for review in reviews if _is_accepted(review, accepted, is_first=is_first))
+    lock = read_skills_lock(project)
+    is_first = {"skill": lock is None, "instruction file": lock is None or not lock.has_instructions}
+    reviews = review_skills(project, accepted.names, instructions=instructions)
+    chosen = tuple(review for review in reviews if _is_accepted(review, accepted, is_first=is_first[review.noun]))
     for named in (False, True):
         part = [review for review in chosen if (review.name in accepted.names) == named]
-        why = NAMED_WITH_ACCEPT if named else FOUND_ON_DISK if is_first else ACCEPTED_WITH_ALL
+        why = NAMED_WITH_ACCEPT if named else FOUND_ON_DISK if any(is_first.values()) else ACCEPTED_WITH_ALL
         if part:
             reason = replace(approver, default_reason=approver.default_reason or why, approves_warnings=named)
             approve_skills(project, part, reason, now)
@@ -55,10 +58,10 @@ def add_skills(report: Report, skills: SkillsLocking) -> Report:
     if not skills.locked and not skills.undecided:
         return replace(report, facts={**report.facts, "skills": []})
     file = lock_store.skills_file_name(skills.project.lock)
-    parts = [f"{plural(len(skills.locked), 'skill')} locked in {file}"] if skills.locked else []
+    parts = [f"{_count(skills.locked)} locked in {file}"] if skills.locked else []
     rows = tuple(row for review in skills.undecided for row in _list_rows(review))
     if skills.undecided:
-        parts.append(f"{plural(len(skills.undecided), 'skill')} not locked")
+        parts.append(f"{_count(skills.undecided)} not locked")
     command = format_approve_command(skills.undecided)
     return replace(
         report,
@@ -100,6 +103,11 @@ def _describe(skills: SkillsLocking, command: str) -> tuple[str, ...]:
     locked = "pinwarden ci fails if a locked skill changes" if skills.locked else ""
     undecided = f"to see what is new or different in the skills, and decide: {command}" if skills.undecided else ""
     return tuple(filter(None, (locked, undecided)))
+
+
+def _count(reviews: Sequence[SkillReview]) -> str:
+    nouns = [review.noun for review in reviews]
+    return " and ".join(plural(nouns.count(noun), noun) for noun in sorted(set(nouns), reverse=True))
 
 
 def _found_no_servers(report: Report) -> bool:

@@ -46,6 +46,8 @@ _COMMAND_BLOCK = re.compile(
 _SERVER = re.compile(
     r"(?:\btype\b[\"']?\s*:\s*[\"']?mcp\b|\bmcpServers\b|\bmcp_servers\b|\bcommand[\"']?\s*:|\burl[\"']?\s*:)"
 )
+_TOML_COMMAND = re.compile(r"!\{([^}\n]+)\}")
+_OUTSIDE_IMPORT = re.compile(r"(?:^|(?<=\s))@(~/[^\s`]+)", re.MULTILINE)
 _MAX_SHOWN = 200
 
 
@@ -53,7 +55,7 @@ class Power(Record):
     """One thing that a client does because of a skill."""
 
     kind: str
-    """``hooks``, ``command``, ``tool``, ``server``, ``plugin`` or ``setting``."""
+    """``hooks``, ``command``, ``tool``, ``restriction``, ``server``, ``plugin``, ``setting`` or ``import``."""
     value: str
 
     def __str__(self) -> str:
@@ -69,12 +71,14 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "server": "brings a server: {}",
     "plugin": "is a plugin: {}",
     "setting": "changes how the client works: {}",
+    "import": "has a client read a file of the user: {}",
 }
 
 
 def find_powers(skill: Skill) -> tuple[Power, ...]:
     """Return everything that some client does because of the skill, sorted and without repetitions."""
-    powers = {(power.kind, power.value): power for file in skill.files for power in _find_in_file(file)}
+    find = _find_in_file if skill.kind == "skill" else _find_in_instructions
+    powers = {(power.kind, power.value): power for file in skill.files for power in find(file)}
     return tuple(powers[key] for key in sorted(powers))
 
 
@@ -103,6 +107,18 @@ def _find_in_file(file: SkillFile) -> Iterator[Power]:
         yield Power(kind="server", value=file.path)
 
 
+def _find_in_instructions(file: SkillFile) -> Iterator[Power]:
+    """Find what a client does because of a memory file, a rule, an agent or a command."""
+    if file.text is None:
+        return
+    yield from _find_in_front_matter(read_front_matter(file.text))
+    if "/commands/" in f"/{file.path}":
+        patterns = (_TOML_COMMAND,) if file.path.endswith(".toml") else (_INLINE_COMMAND, _COMMAND_BLOCK)
+        for pattern in patterns:
+            yield from (Power(kind="command", value=match[1].strip()) for match in pattern.finditer(file.text))
+    yield from (Power(kind="import", value=f"@{match[1]}") for match in _OUTSIDE_IMPORT.finditer(file.text))
+
+
 def _find_in_front_matter(front: FrontMatter) -> Iterator[Power]:
     for member, value in front.members.items():
         if member == _ALLOWED:
@@ -115,7 +131,7 @@ def _find_in_front_matter(front: FrontMatter) -> Iterator[Power]:
 
 
 def _list_denied(skill: Skill) -> set[str]:
-    main = [read_front_matter(file.text or "") for file in skill.files if file.is_main]
+    main = [read_front_matter(file.text or "") for file in skill.files if file.is_main or skill.kind == "instructions"]
     return {tool for front in main for tool in _WORDS.findall(_drop_list_marks(front.members.get(_DENIED, "")))}
 
 

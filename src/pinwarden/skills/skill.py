@@ -13,6 +13,9 @@ FileKind = Literal["prompt", "power", "code", "opaque"]
 """``prompt`` is text that the model reads, ``power`` is configuration that a client acts on, ``code`` can be run, and
 ``opaque`` is what a person cannot review: bytes that are not UTF-8 text."""
 
+SkillKind = Literal["skill", "instructions"]
+"""``skill`` is a folder with a ``SKILL.md``, ``instructions`` a file such as ``AGENTS.md`` with what it imports."""
+
 MAX_FILES = 2_000
 MAX_BYTES = 32 * 1024 * 1024
 """The limits of one skill: files, and bytes of all files together."""
@@ -101,10 +104,20 @@ class SkillFile(Record):
 
 
 class Skill(Record):
-    """The name of a skill and its files, sorted by path."""
+    """The name of a skill and its files, sorted by path. Instructions are named by the path of their file."""
 
     name: str
     files: tuple[SkillFile, ...]
+    kind: SkillKind = "skill"
+
+    @property
+    def noun(self) -> str:
+        """What it is called in messages."""
+        return "skill" if self.kind == "skill" else "instruction file"
+
+    def locate(self, place: str, path: str) -> str:
+        """Return where a file of it is, for display. The files of instructions have paths of their own."""
+        return f"{place}/{path}".rstrip("/") if self.kind == "skill" or not path else path
 
     @property
     def digest(self) -> Digest:
@@ -143,6 +156,11 @@ def build_skill(folder_name: str, files: Mapping[str, FileBytes]) -> Skill:
     main = find_main_file(built)
     named = read_front_matter(main.text or "").name if main is not None else ""
     return Skill(name=named or folder_name, files=built)
+
+
+def build_instructions(path: str, files: Mapping[str, FileBytes]) -> Skill:
+    """Build the instructions at a path, from that file and the files that it imports, by path."""
+    return Skill(name=path, files=tuple(build_file(one, files[one]) for one in sorted(files)), kind="instructions")
 
 
 def build_file(path: str, content: FileBytes) -> SkillFile:

@@ -61,8 +61,8 @@ def compare_skills(lock: SkillsLock, found: Sequence[FoundSkill], *, has_modes: 
     for locked in lock.skills:
         for place in locked.places:
             if place not in present:
-                message = f"the skill is approved for {place}, but is not there"
-                rows.append(build_skill_row("skill_file_missing", locked.skill.name, "", message, file=place))
+                message = f"the {locked.skill.noun} is approved for {place}, but is not there"
+                rows.append(build_row("skill_file_missing", locked.skill, "", message, file=place))
     return (*rows, *_find_shadowed(found))
 
 
@@ -72,18 +72,24 @@ def compare_skill(approved: Skill, present: Skill, place: str) -> tuple[Row, ...
     widened = find_widened_powers(approved, present)
     if widened:
         message = "; ".join(map(str, widened))
-        rows.append(build_skill_row("skill_power_widened", approved.name, "", f"the skill now {message}", file=place))
+        rows.append(build_row("skill_power_widened", approved, "", f"the {approved.noun} now {message}", file=place))
     before = {file.path: file for file in approved.files}
     after = {file.path: file for file in present.files}
     alarms = _find_new_findings(approved, present)
     for path in sorted(before | after):
-        row = _compare_file(approved.name, before.get(path), after.get(path), alarms.get(path, ()))
+        row = _compare_file(approved, before.get(path), after.get(path), alarms.get(path, ()))
         if row is not None:
-            rows.append(replace(row, file=f"{place}/{path}"))
+            rows.append(replace(row, file=approved.locate(place, path)))
     if approved.name != present.name:
         message = f"the skill is named {present.name[:100]!a} now, not {approved.name[:100]!a}"
-        rows.append(build_skill_row("skill_text_changed", approved.name, "", message, file=place))
+        rows.append(build_row("skill_text_changed", approved, "", message, file=place))
     return tuple(rows)
+
+
+def build_row(code: str, skill: Skill, path: str, message: str, *, file: str | None = None) -> Row:
+    """Build a row about a skill or about instructions."""
+    row = build_skill_row(code, skill.name, path, message, file=file)
+    return row if skill.kind == "skill" else replace(row, entity=skill.noun, path="" if path == skill.name else path)
 
 
 def build_skill_row(  # noqa: PLR0913  the parts of a row
@@ -114,7 +120,7 @@ def compare_group(lock: SkillsLock, group: Sequence[FoundSkill]) -> Iterator[Row
     name, place = one.skill.name, one.place
     for other in group:
         for problem in other.problems:
-            yield build_skill_row("skill_link", name, "", f"cannot be locked: {problem}", file=other.place)
+            yield build_row("skill_link", one.skill, "", f"cannot be locked: {problem}", file=other.place)
     locked = lock.find_at(place)
     also = ", ".join(other.place for other in group[1:])
     if locked is not None:
@@ -126,35 +132,35 @@ def compare_group(lock: SkillsLock, group: Sequence[FoundSkill]) -> Iterator[Row
     clients = dict.fromkeys(client for other in group for client in other.clients)
     readers = ", ".join(get_client(client).title for client in clients) or "a client"
     where = f" (also in {also})" if also else ""
-    similar = find_similar_name(name, lock.names)
+    similar = find_similar_name(name, lock.names) if one.skill.kind == "skill" else None
     if similar is not None:
         message = f"not approved, and easily mistaken for the approved skill {similar}; read by {readers}{where}"
         yield build_skill_row("skill_look_alike", name, "", message, file=place)
         return
-    again = "; another skill with this name is approved" if name in lock.names else ""
-    yield build_skill_row("skill_unlocked", name, "", f"not approved, and read by {readers}{again}{where}", file=place)
+    again = f"; another {one.skill.noun} with this name is approved" if name in lock.names else ""
+    yield build_row("skill_unlocked", one.skill, "", f"not approved, and read by {readers}{again}{where}", file=place)
 
 
-def _compare_file(name: str, before: SkillFile | None, after: SkillFile | None, alarms: Sequence[str]) -> Row | None:
+def _compare_file(skill: Skill, before: SkillFile | None, after: SkillFile | None, alarms: Sequence[str]) -> Row | None:
     if before is None and after is not None:
-        row = build_skill_row("skill_file_added", name, after.path, f"not approved: {after.path} ({after.kind})")
+        row = build_row("skill_file_added", skill, after.path, f"not approved: {after.path} ({after.kind})")
         return _with_texts(_raise(row, alarms, critical=after.kind != "prompt"), "", after.text)
     if after is None and before is not None:
-        row = build_skill_row("skill_file_missing", name, before.path, f"approved, but missing: {before.path}")
+        row = build_row("skill_file_missing", skill, before.path, f"approved, but missing: {before.path}")
         return _raise(row, (), critical=before.kind != "prompt")
     if before is None or after is None or (before.digest, before.executable) == (after.digest, after.executable):
         return None
     if before.text is None or after.text is None:
-        return build_skill_row("skill_opaque_changed", name, after.path, f"{after.path} changed; it cannot be shown")
+        return build_row("skill_opaque_changed", skill, after.path, f"{after.path} changed; it cannot be shown")
     if "power" in (before.kind, after.kind):
-        row = build_skill_row("skill_power_widened", name, after.path, f"{after.path} changed, which clients act on")
+        row = build_row("skill_power_widened", skill, after.path, f"{after.path} changed, which clients act on")
     elif "code" in (before.kind, after.kind):
         gained = " and can be run now" if after.executable and not before.executable else ""
-        row = build_skill_row("skill_code_changed", name, after.path, f"{after.path} changed{gained}")
+        row = build_row("skill_code_changed", skill, after.path, f"{after.path} changed{gained}")
     elif before.text.replace("\r\n", "\n") == after.text.replace("\r\n", "\n"):
-        return build_skill_row("skill_line_ends", name, after.path, f"only the line ends of {after.path} changed")
+        return build_row("skill_line_ends", skill, after.path, f"only the line ends of {after.path} changed")
     else:
-        row = build_skill_row("skill_text_changed", name, after.path, f"{after.path} changed")
+        row = build_row("skill_text_changed", skill, after.path, f"{after.path} changed")
         alarms = (*alarms, *_find_text_alarms(before.text, after.text))
     return _with_texts(_raise(row, alarms), before.text, after.text)
 
@@ -194,7 +200,7 @@ def _find_new_findings(approved: Skill, present: Skill) -> dict[str, tuple[str, 
 
 def _find_shadowed(found: Sequence[FoundSkill]) -> Iterator[Row]:
     by_name: dict[str, list[FoundSkill]] = {}
-    for one in found:
+    for one in (one for one in found if one.skill.kind == "skill"):
         by_name.setdefault(one.skill.name.casefold(), []).append(one)
     for group in by_name.values():
         if len({one.skill.digest for one in group}) < 2 or all(one.of_user for one in group):

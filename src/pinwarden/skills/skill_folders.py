@@ -46,7 +46,7 @@ def read_skill_folder(folder: Path, name: str | None = None) -> FoundSkill | Non
         except PinwardenError as err:
             problems.append(f"it {err.message.removeprefix('the archive ')}")
             continue
-        content = _read(entry)
+        content = read_regular_file(Path(entry.path))
         if isinstance(content, str):
             problems.append(f"{path[:200]} {content}")
             continue
@@ -105,18 +105,20 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield prefix + entry.name, entry
 
 
-def _read(entry: os.DirEntry[str]) -> FileBytes | str:
+def read_regular_file(path: Path, limit: int = MAX_BYTES) -> FileBytes | str:
     """Return the content of a file, or why it is not read."""
-    if not entry.is_file(follow_symlinks=False):
-        return "is a link" if entry.is_symlink() else "is a device or pipe"
+    if path.is_symlink():
+        return "is a link"
+    if not path.is_file():
+        return "is a device or pipe"
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with os.fdopen(os.open(entry.path, flags), "rb") as stream:
+        with os.fdopen(os.open(path, flags), "rb") as stream:
             mode = os.fstat(stream.fileno()).st_mode
-            data = stream.read(MAX_BYTES + 1) if stat.S_ISREG(mode) else None
+            data = stream.read(limit + 1) if stat.S_ISREG(mode) else None
     except OSError as err:
         return f"cannot be read: {err.strerror or err}"
-    if data is None or len(data) > MAX_BYTES:
+    if data is None or len(data) > limit:
         return "is too large, or no regular file"
     return FileBytes(data=data, executable=HAS_MODES and bool(mode & stat.S_IXUSR))
 
@@ -128,6 +130,19 @@ def _nested_readers() -> Iterator[tuple[str, tuple[str, ...]]]:
 def _find_nested(project: Path) -> Iterator[Path]:
     """Find skill folders in subfolders of a project. Raises FILE_UNREADABLE if there are too many folders."""
     parents = {folder.partition("/")[0] for folder, _ in _nested_readers()}
+    for current, entries in walk_project(project):
+        for entry in entries:
+            if current != project and entry.name in parents and entry.is_dir(follow_symlinks=False):
+                folder = current / entry.name / "skills"
+                if folder.is_dir():
+                    yield folder
+
+
+def walk_project(project: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    """Yield each folder of a project with what is in it. Raises FILE_UNREADABLE if there are too many folders.
+
+    Follows no links, and leaves out version control and installed packages, in which clients do not look.
+    """
     pending, visited = [project], 0
     while pending:
         current = pending.pop()
@@ -136,11 +151,9 @@ def _find_nested(project: Path) -> Iterator[Path]:
             raise PinwardenError("FILE_UNREADABLE", f"{project} has more than {_MAX_FOLDERS} folders")
         try:
             with os.scandir(current) as scan:
-                below = [entry.name for entry in scan if entry.is_dir(follow_symlinks=False)]
+                entries = list(scan)
         except OSError:
             continue  # no client of this user can read it either
-        for name in below:
-            if name in parents and current != project and (current / name / "skills").is_dir():
-                yield current / name / "skills"
-            if name not in _NEVER_SEARCHED:
-                pending.append(current / name)
+        yield current, entries
+        below = (entry for entry in entries if entry.name not in _NEVER_SEARCHED)
+        pending += (current / entry.name for entry in below if entry.is_dir(follow_symlinks=False))

@@ -212,9 +212,9 @@ def _build_finding(skill: Skill, path: str, match: _Match) -> ScanFinding:
     return ScanFinding(
         code=match.code,
         severity=match.severity,
-        entity="skill",
+        entity=skill.noun,
         name=skill.name,
-        path=path,
+        path=path if path != skill.name else "",
         message=match.message or MESSAGES[match.code],
         excerpt=match.excerpt[:_MAX_EXCERPT],
     )

@@ -42,6 +42,11 @@ class SkillsLock(Record):
         return next((locked for locked in self.skills if place in locked.places), None)
 
     @property
+    def has_instructions(self) -> bool:
+        """Whether instruction files are locked, so that those that are not are reported."""
+        return any(locked.skill.kind == "instructions" for locked in self.skills)
+
+    @property
     def names(self) -> frozenset[str]:
         """The names of all approved skills."""
         return frozenset(locked.skill.name for locked in self.skills)
@@ -109,6 +114,7 @@ def _skill_to_json(locked: LockedSkill) -> dict[str, Any]:
     source: dict[str, Any] = {"kind": "local"} if locked.bundle is None else {"kind": "bundle", **locked.bundle}
     return {
         "name": locked.skill.name,
+        **({} if locked.skill.kind == "skill" else {"kind": locked.skill.kind}),
         "digest": str(locked.skill.digest),
         "places": list(locked.places),
         "source": source,
@@ -125,7 +131,11 @@ def _file_to_json(file: SkillFile) -> dict[str, Any]:
 
 
 def _parse_skill(record: JsonObject) -> LockedSkill:
-    skill = Skill(name=record.string("name"), files=tuple(map(_parse_file, record.objects("files"))))
+    skill = Skill(
+        name=record.string("name"),
+        files=tuple(map(_parse_file, record.objects("files"))),
+        kind=record.one_of("kind", ("skill", "instructions"), default="skill"),
+    )
     if record.parse_string("digest", Digest.parse) != skill.digest:
         record.fail("digest", "is not the digest of its files")
     source, approval = record.object("source"), record.object("approval")

@@ -37,6 +37,11 @@ def _configure_init(parser: ArgumentParser) -> None:
         action="store_true",
         help="lock all servers as they are configured now, except those with critical findings",
     )
+    parser.add_argument(
+        "--instructions",
+        action="store_true",
+        help="also lock AGENTS.md, CLAUDE.md and the other files that agents read as instructions",
+    )
     add_project_arguments(parser)
     add_approval_arguments(parser)
     add_warnings_argument(parser)
@@ -57,7 +62,8 @@ def init(args: Namespace) -> int:
     be accepted by name.
 
     Pinwarden also records the skills in the clients' folders in mcp-lock.skills.json; the skills stay where they are.
-    A skill that looks like an attack has to be approved by name, with pinwarden approve NAME.
+    With --instructions, it records AGENTS.md, CLAUDE.md, rules, agents and commands in the same way. What looks like an
+    attack has to be approved by name, with pinwarden approve NAME.
 
     Examples:
       pinwarden init
@@ -83,7 +89,8 @@ def init(args: Namespace) -> int:
     )
     projects = projects_in_scope(args)
     if accepted.names:
-        skills = {review.name for project in projects for review in review_skills(project)}
+        reviews = [review_skills(project, args.accept, instructions=args.instructions) for project in projects]
+        skills = {review.name for found in reviews for review in found}
         refuse_unknown_names(accepted, [discover_servers(project, accepted) for project in projects], skills)
 
     def init_in(project: Project, _: tuple[str, ...]) -> Report:
@@ -96,7 +103,7 @@ def init(args: Namespace) -> int:
         report = lock_discovered(discovery, now=now(), approver=approver)
         if discovery.undecided:
             return add_skills(report, SkillsLocking(project=project))
-        return add_skills(report, lock_skills_on_disk(project, accepted, approver, now()))
+        return add_skills(report, lock_skills_on_disk(project, accepted, approver, now(), args.instructions))
 
     report = report_in_scopes([(project, ()) for project in projects], init_in)
     return emit(replace(report, commit_command=build_commit_command(projects)), args.format)

@@ -40,8 +40,8 @@ def _configure_scan(parser: ArgumentParser) -> None:
     parser.add_argument(
         "target",
         nargs="*",
-        help="surface files, client configuration files, URLs, or names of configured servers (default: every "
-        "configured server)",
+        help="surface files, client configuration files, URLs, names of configured servers, skills, or files such as "
+        "AGENTS.md (default: every configured server, skill and instruction file)",
     )
     parser.add_argument(
         "--allow-connect", action="store_true", help="allow Pinwarden to contact configured remote servers"
@@ -53,9 +53,10 @@ def _configure_scan(parser: ArgumentParser) -> None:
 
 @command(_configure_scan, takes_command=True)
 def scan(args: Namespace) -> int:
-    """Search tool descriptions and other texts of servers for instructions that try to manipulate the model.
+    """Search the texts of servers, skills and instruction files for instructions that try to manipulate the model.
 
-    Without a target, scans every server that your clients have configured, for this project and for you. On a terminal,
+    Without a target, scans every server that your clients have configured, for this project and for you, and every
+    skill and instruction file (AGENTS.md, CLAUDE.md, rules, agents, commands) of the project. On a terminal,
     Pinwarden asks before it starts a server or contacts a configured one; otherwise --allow-execute lets it start
     servers, and --allow-connect lets it contact remote ones. Nothing is written, and the exit code is
     1 if there is a warning.
@@ -68,10 +69,14 @@ def scan(args: Namespace) -> int:
       pinwarden scan --allow-execute
       pinwarden scan before.json after.json
       pinwarden scan .mcp.json --allow-execute
+      pinwarden scan .claude/skills AGENTS.md
       pinwarden scan --allow-execute -- python3 notes_server.py
     """
     if not args.target and not args.command:
         return emit_report(_scan_configured(args), args)
+    skills = [name for name in dict.fromkeys(args.target) if _names_skill(name)]
+    if skills:
+        return emit_report(_scan_skills(skills, args), args, about=args.target)
     configs = [name for name in dict.fromkeys(args.target) if is_file(name) and load_file_targets(name)]
     if configs:
         return emit_report(_scan_config_files(configs, args), args, about=args.target)
@@ -87,6 +92,30 @@ def scan(args: Namespace) -> int:
         target = build_command_target(args.command, args)
         surfaces[mask_command(args.command)] = probe_target(None, target, _confirm_start("this command", target, args))
     return emit_report(scan_surfaces(surfaces), args, about=args.target)
+
+
+def _names_skill(name: str) -> bool:
+    """Whether a target is a folder, or a text file that clients read as instructions."""
+    from pathlib import Path
+
+    if is_url(name):
+        return False
+    return Path(name).is_dir() or (is_file(name) and name.lower().endswith((".md", ".mdc", ".toml")))
+
+
+def _scan_skills(names: Sequence[str], args: Namespace) -> Report:
+    """Scan skills and instruction files that the user named. Starts nothing."""
+    from pathlib import Path
+
+    from pinwarden.project.skill_reports import add_skills_to_scan, read_skills_at
+    from pinwarden.project.surface_reports import scan_surfaces
+
+    others = [name for name in args.target if name not in names]
+    if others or args.command:
+        other = (others or ["a command"])[0][:80]
+        raise PinwardenError("USAGE", f"skills cannot be scanned together with {other!a}", hint="Scan them alone.")
+    found = [one for name in names for one in read_skills_at(Path(name), name)]
+    return replace(add_skills_to_scan(scan_surfaces({}), found), subject=", ".join(names))
 
 
 def _probe_named(name: str, args: Namespace) -> Surface:
@@ -115,14 +144,16 @@ def _scan_configured(args: Namespace) -> Report:
     from pinwarden.project.next_step import choose_after_scan
     from pinwarden.project.scan_targets import find_scan_targets
     from pinwarden.project.scopes import list_used_scopes
+    from pinwarden.project.skill_reports import add_skills_to_scan, find_skills_to_scan
 
     if args.config:
         return _scan_config_files([args.config], args)
     projects = list_used_scopes(find_current_project())
     targets, unscanned = find_scan_targets(projects)
+    found = find_skills_to_scan(projects)
     if not targets and not unscanned:
-        return _build_empty_report()
-    report = _scan(targets, unscanned, args, "")
+        return add_skills_to_scan(_build_empty_report(), found)
+    report = add_skills_to_scan(_scan(targets, unscanned, args, ""), found)
     warned = [server["server"] for server in report.facts["servers"] if server.get("warnings")]
     configured = {target.name: target.configured_name for target in targets}
     locked = all(_is_locked(project) for project in projects)

@@ -34,7 +34,8 @@ def status(args: Namespace) -> int:
     A server is one package, image, command or address, in however many clients. It is pinned if the clients' files name
     an exact version, approved if a person looked at its tools, verified if its bytes were hashed here with all
     dependencies, and enforced if every client starts it through pinwarden run. It was last checked when Pinwarden read
-    its tools or hashed its bytes. Uses no network and starts nothing.
+    its tools or hashed its bytes. Skills and instruction files are compared with the lock. Uses no network and starts
+    nothing.
 
     The exit code is 1 if a lock was changed outside Pinwarden, and with --check if anything needs attention.
 
@@ -44,10 +45,13 @@ def status(args: Namespace) -> int:
       pinwarden status --check
       pinwarden status --json
     """
-    result = report_board(projects_in_scope(args), check=args.check)
+    from pinwarden.project.skill_reports import add_skills_to_status
+
+    projects = projects_in_scope(args)
+    result = report_board(projects, check=args.check)
     if args.format == "text":
         print_board(result)
-    return emit(result.report, args.format)
+    return emit(add_skills_to_status(result.report, projects, check=args.check), args.format)
 
 
 def report_board(projects: Sequence[Project], *, check: bool = False) -> StatusReport:
@@ -89,10 +93,12 @@ def _configure_explain(parser: ArgumentParser) -> None:
 def explain(args: Namespace) -> int:
     """Explain a locked server: what it is, what was approved by whom and why, and what would raise its trust tier.
 
-    Of a configured server that is not locked, it says where it comes from and what is dangerous. Uses no network.
+    Of a configured server that is not locked, it says where it comes from and what is dangerous. Of a locked skill or
+    instruction file, it says what was approved, and what it does without being asked. Uses no network.
 
     Examples:
       pinwarden explain notes
+      pinwarden explain pdf-forms
     """
     from pinwarden.project.explain import explain_configured, explain_locked, explain_registry_entry
     from pinwarden.system.clock import now
@@ -101,8 +107,13 @@ def explain(args: Namespace) -> int:
     try:
         report = explain_entry(project_from(args), args.server, now=now())
     except PinwardenError as err:
-        unlocked = explain_configured(projects_in_scope(args), args.server) if err.code in _NOT_LOCKED else None
-        if unlocked is None or args.registry:
+        if err.code not in _NOT_LOCKED or args.registry:
+            raise
+        from pinwarden.project.skill_reports import explain_skill
+
+        projects = projects_in_scope(args)
+        unlocked = explain_configured(projects, args.server) or explain_skill(projects, args.server)
+        if unlocked is None:
             raise
         report = unlocked
     if args.format == "text":

@@ -127,7 +127,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
     live = _check_live_servers(
         project, lock, pinned_files, options, _find_servers_not_to_start(lock, (*integrity, *signed), refused)
     )
-    skill_rows, skill_count = _check_skills(project, lock, pinned_files, policies)
+    skill_rows, skill_counts = _check_skills(project, lock, pinned_files, policies)
     rows_by_check = {
         "integrity": [*integrity, *_check_yanked(project, lock)],
         "signature": signed,
@@ -141,7 +141,7 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "live": live,
     }
     checked = build_gate_result(project, lock, config_files, rows_by_check, options=options, policies=policies)
-    checked = replace(checked, skills=skill_count)
+    checked = replace(checked, skills=skill_counts)
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -175,16 +175,17 @@ def _check_yanked(project: Project, lock: Lock) -> list[Row]:
 
 def _check_skills(
     project: Project, lock: Lock | None, pinned_files: dict[str, bytes], policies: Policies
-) -> tuple[Sequence[Row], int]:
-    """Return the rows about skills, and how many approved skills were compared with those on disk."""
+) -> tuple[Sequence[Row], Mapping[str, int]]:
+    """Return the rows about skills, and how many approved skills and instruction files were compared."""
     is_locked = lock is not None and read_skills_pin(lock) is not None
     has_file = project.lock.with_name(lock_store.skills_file_name(project.lock)).exists()
-    if not (is_locked or has_file or policies.requires_locked_skills or project.has_skills()):
-        return (), 0
+    required = policies.requires_locked_skills or policies.requires_locked_instructions
+    if not (is_locked or has_file or required or project.has_skills()):
+        return (), {}
     from pinwarden.project.gate.skills_check import check_skills
 
     check = check_skills(project, lock, pinned_files, policies)
-    return check.rows, check.count
+    return check.rows, check.counts
 
 
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -55,8 +56,8 @@ class GateResult(Record):
     """The names of the locked servers."""
     without_tools: bool = False
     """Whether a locked server has no approved surface, or one for another release."""
-    skills: int = 0
-    """How many approved skills were compared with those on disk."""
+    skills: Mapping[str, int] = field(default_factory=dict)
+    """How many approved skills and instruction files were compared with those on disk, by what they are called."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -330,10 +331,12 @@ def _summarize(
 ) -> str:
     if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
         return "No MCP servers are configured here: nothing to check"
-    entries = f"{plural(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
-    skills = sum(checked.skills for checked in projects)
-    if skills:
-        entries = entries.replace(" checked", f" and {plural(skills, 'skill')} checked")
+    counts: Counter[str] = Counter()
+    for checked in projects:
+        counts.update(checked.skills)
+    compared = [plural(sum(checked.entries for checked in projects), "entry", "entries")]
+    compared += (plural(counts[noun], noun) for noun in sorted(counts, reverse=True))
+    entries = f"{' and '.join(filter(None, (', '.join(compared[:-1]), compared[-1])))} checked"
     if len(projects) > 1:
         entries = f"{len(projects)} projects, {entries}"
     if drift:

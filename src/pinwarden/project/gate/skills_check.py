@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.core.report import Row
 from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class SkillsCheck(Record):
-    """The rows of the check, and how many approved skills it compared."""
+    """The rows of the check, and how many approved skills and instruction files it compared."""
 
     rows: tuple[Row, ...] = ()
-    count: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """By what they are called: ``skill`` and ``instruction file``."""
 
 
 def check_skills(
@@ -42,14 +45,18 @@ def check_skills(
         if any(problem.path.endswith("/skills") for problem in verify_files(lock, pinned_files, parse=False)):
             return SkillsCheck()
         approved = parse_pinned_skills(lock, pinned_files)
-        found = (*find_skills(project), *find_user_skills_of(project))
+        instructions = approved.has_instructions or policies.requires_locked_instructions
+        found = (*find_skills(project, instructions=instructions), *find_user_skills_of(project))
         rows = (*compare_skills(approved, found, has_modes=HAS_MODES), *_check_yanked(project, approved))
-        return SkillsCheck(rows=rows, count=len(approved.skills))
+        return SkillsCheck(rows=rows, counts=Counter(locked.skill.noun for locked in approved.skills))
     if project.lock.with_name(name).exists():
         message = f"{name} has approved skills, but no seal of {project.lock.name} covers it; it was removed or edited"
         return SkillsCheck(rows=(build_skill_row("skills_unpinned", "", "", message, file=name),))
-    if policies.requires_locked_skills:
-        return SkillsCheck(rows=compare_skills(NO_SKILLS, find_skills(project)))
+    if policies.requires_locked_skills or policies.requires_locked_instructions:
+        required = find_skills(project, instructions=policies.requires_locked_instructions)
+        if not policies.requires_locked_skills:
+            required = tuple(one for one in required if one.skill.kind == "instructions")
+        return SkillsCheck(rows=compare_skills(NO_SKILLS, required))
     found = _find_without_failing(project)
     if not found:
         return SkillsCheck()
