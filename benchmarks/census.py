@@ -31,7 +31,7 @@ def queue_report() -> str:
         database.rows("SELECT 1")  # creates the tables
         runs: dict[str, Callable[[], object]] = {
             "SKIP LOCKED": partial(_work_bare, url),
-            "census": _working(PostgresQueue(database, url)),
+            "census": _working(PostgresQueue(database)),
         }
         _create_bare_table(url)
         rows = compare(runs, baseline="SKIP LOCKED", rounds=5)

@@ -313,6 +313,19 @@ def python_closure(store: Store) -> Closure:
     )
 
 
+def test_a_program_is_found_by_the_name_of_a_package_with_a_dot(store: Store) -> None:
+    name = "acme.notes-server"
+    tool = wheel(
+        "acme_notes_server",
+        {"notes/__init__.py": "def main():\n    print('started')\n"},
+        scripts=f"[console_scripts]\n{name} = notes:main\nother = notes:other\n",
+    )
+    closure = replace(python_closure(store), name="acme-notes-server")
+    package = replace(wheel_package(store, "acme_notes_server", tool), name="acme-notes-server")
+    closure = replace(closure, packages=(package,))
+    assert run_python(built_python(store, closure), closure) == "started\n"
+
+
 INTERPRETER = python.Interpreter.current()
 
 

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import posixpath
 import tarfile
 from pathlib import Path
 
@@ -135,6 +136,11 @@ def test_attack_an_ambiguous_tarball_is_refused_as_a_bundle(attack: str) -> None
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 
+def test_a_step_that_stays_in_the_folder_is_refused_in_a_bundle() -> None:
+    with pytest.raises(PinwardenError, match="not a valid file name"):
+        list(read_tar(member(b"package/./x.js", b"1") + END, ARCHIVE_LIMITS))
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -172,6 +178,8 @@ HONEST = {
     "folders": header(b"package/", kind=b"5") + MANIFEST,
     "a folder of another name": member(b"tool/package.json", GOOD),
     "zeros up to the size of a tape's record": MANIFEST + bytes(9216),
+    "a step that stays in the folder, as agent-base 7.1.4 has": member(b"package/././lib/./x.js", b"1") + MANIFEST,
+    "a step that stays, in the prefix": member(b"x.js", b"1", prefix=b"package/.") + MANIFEST,
 }
 
 
@@ -182,7 +190,7 @@ def test_an_ordinary_tarball_has_the_files_that_the_standard_library_sees(kind: 
     path.write_bytes(data)
     with tarfile.open(path) as archive:
         theirs = {
-            each.name.partition("/")[2]: (archive.extractfile(each) or io.BytesIO()).read()
+            posixpath.normpath(each.name).partition("/")[2]: (archive.extractfile(each) or io.BytesIO()).read()
             for each in archive
             if each.isreg()
         }

@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 
+from pinwarden.census.census import Census
 from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.dashboard.access import LOOPBACK_HOSTS, DashboardUser, SignInCode, build_local_site
 from pinwarden.dashboard.app import DashboardApp
@@ -114,11 +115,17 @@ class Dashboard:
 
 @contextmanager
 def serving_dashboard(
-    state: GatewayState, *, role: Role = "admin", name: str = "ana", login: ProviderLogin | None = None, port: int = 0
+    state: GatewayState,
+    *,
+    role: Role = "admin",
+    name: str = "ana",
+    login: ProviderLogin | None = None,
+    port: int = 0,
+    census: Census | None = None,
 ) -> Iterator[Dashboard]:
     """Serve the dashboard of the current folder's project from this process."""
     project = find_current_project()
-    sources = Sources(state=state, project=project, scopes=(project,))
+    sources = Sources(state=state, project=project, scopes=(project,), census=census)
     codes: list[str] = []
     site = build_local_site(LOOPBACK_HOSTS, is_secure=False)
     app = DashboardApp(sources, site, login or SignInCode(DashboardUser(name=name, role=role), codes.append))

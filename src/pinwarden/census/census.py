@@ -67,9 +67,9 @@ class CensusAccess(Record):
 class Census:
     """The database of a census, and its queue."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, create: bool = True) -> None:
         """``location`` is the path of an SQLite file, or the ``postgresql://`` address of a database."""
-        self.database: Database = open_database(location, CENSUS_SCHEMA)
+        self.database: Database = open_database(location, CENSUS_SCHEMA, create=create)
         self._location = location
 
     @property
@@ -85,7 +85,7 @@ class Census:
                 "a census on PostgreSQL needs the Python package procrastinate, which is not installed",
                 hint='In a checkout of Pinwarden, run: pip install ".[census]"',
             ) from err
-        return PostgresQueue(self.database, self._location)
+        return PostgresQueue(self.database)
 
     def start_run(
         self, source: str, access: CensusAccess, *, refresh: bool = False, fleet: Sequence[FleetServer] = ()

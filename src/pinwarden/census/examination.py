@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pinwarden.artifacts.resolvers import list_reasons
 from pinwarden.census.bundles import stage_listed_bundle
 from pinwarden.census.observation import CensusServer, ServerMemory, ServerObservation
 from pinwarden.census.registry_responses import RecordingFetcher, is_unchanged
@@ -41,7 +42,8 @@ from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.probe.probe import ProbeOptions
 from pinwarden.surface.scan.scan import build_scan_row, scan
 from pinwarden.surface.surface import Surface
-from pinwarden.system.probe_budget import ProbeLimits, get_probe_stderr
+from pinwarden.system.bounded_task import list_error_lines
+from pinwarden.system.probe_budget import ProbeLimits
 from pinwarden.system.sandbox import Sandbox, SandboxLimits
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target, find_placeholder_names
 
@@ -330,9 +332,9 @@ class _Examination:
 
 
 def _build_message(err: PinwardenError) -> str:
-    """Return the message of a failure, with the last line that the server wrote to stderr."""
-    lines = [line.strip() for line in (get_probe_stderr(err) or "").splitlines() if line.strip()]
-    return f"{err.message}: {lines[-1][:_MAX_STDERR]}" if lines else err.message
+    """Return the message of a failure, with the reason of a resolver or the last line that a server wrote to stderr."""
+    lines = list_reasons(err)[:1] or list_error_lines(err)[-1:]
+    return ": ".join((err.message, *(line[:_MAX_STDERR] for line in lines)))
 
 
 def compute_fingerprint(server: CensusServer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import re
+import unicodedata
 from pathlib import Path
 
 from pinwarden.census import queries, store
@@ -13,11 +13,11 @@ from pinwarden.census.queries import ServerResult
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import as_dict, field_names
 from pinwarden.core.report import Report, ReportTable
-from pinwarden.core.text import plural
+from pinwarden.core.text import INVISIBLE, plural
 from pinwarden.system.files import write_atomically
 
 _COMPARED = ("state", "version", "artifact", "publisher", "provenance", "surface")
-_FORMULA = re.compile(r"[=+\-@\t\r]")
+_FORMULA, _CONTROLS = tuple("=+-@"), tuple("\t\r\n")
 
 
 def export_results(census: Census, number: int | None, output_format: str, path: Path) -> int:
@@ -82,7 +82,7 @@ def _read_results(census: Census, number: int | None) -> list[ServerResult]:
 
 def _encode_csv(rows: list[ServerResult]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text)  # quotes what has the line end of RFC 4180, of which a text may have only the half
     writer.writerow(field_names(ServerResult))
     for row in rows:
         writer.writerow(_escape_formula(value) for value in as_dict(row).values())
@@ -91,7 +91,11 @@ def _encode_csv(rows: list[ServerResult]) -> bytes:
 
 def _escape_formula(value: object) -> object:
     """Return text that a spreadsheet does not run: servers and registries chose it."""
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    if not isinstance(value, str):
+        return value
+    # Spreadsheets skip blanks, and some take the full-width forms of these characters for them.
+    start = unicodedata.normalize("NFKC", INVISIBLE.sub("", value)).lstrip()[:1]
+    return f"'{value}" if start in _FORMULA or value[:1] in _CONTROLS else value
 
 
 def _write_parquet(rows: list[ServerResult], path: Path) -> None:
@@ -102,6 +106,6 @@ def _write_parquet(rows: list[ServerResult], path: Path) -> None:
         raise PinwardenError(
             "USAGE",
             "an export as Parquet needs the Python package pyarrow, which is not installed",
-            hint="Export as CSV with --as csv, or install pyarrow.",
+            hint="Export as CSV with --as csv, or run in a checkout of Pinwarden: pip install '.[parquet]'",
         ) from err
     parquet.write_table(pyarrow.Table.from_pylist([as_dict(row) for row in rows]), path)

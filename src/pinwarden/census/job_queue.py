@@ -28,8 +28,9 @@ MAX_ATTEMPTS = 3
 LOST_SECONDS = 30.0
 """If a worker sends no heartbeat for this long, another worker takes over its jobs."""
 _RECONNECT_SECONDS = 120.0  # how long a worker waits for a database that restarts
-_PAUSE_SECONDS = 0.25
-_IDLE_SECONDS = 1.0  # between two questions of an idle worker that stays
+_PAUSE_SECONDS = 0.25  # at most, between two questions of a worker that waits for jobs of others or for retries
+_SHORTEST_PAUSE = 0.01
+_IDLE_SECONDS = 1.0  # at most, between two questions of an idle worker that stays
 
 
 ResultT = TypeVar("ResultT")
@@ -112,11 +113,13 @@ class JobQueue(ABC):
 
     def _work_alone(self, handle: JobHandler, options: WorkerOptions, stop: threading.Event) -> None:
         """Do one job after the other, on a thread."""
-        pause = _IDLE_SECONDS * options.jobs if options.stays else _PAUSE_SECONDS
+        longest = _IDLE_SECONDS * options.jobs if options.stays else _PAUSE_SECONDS
+        pause = _SHORTEST_PAUSE
         job: Job | None = None
         while not stop.is_set():
             job = job or repeat_while_unavailable(partial(self._claim, options.lost_seconds))
             if job is not None:
+                pause = _SHORTEST_PAUSE
                 self._held.add(job.key)
                 result = handle(job)
                 following = repeat_while_unavailable(partial(self._finish, job, result, options, stop))
@@ -126,6 +129,7 @@ class JobQueue(ABC):
                 return
             else:
                 stop.wait(pause)
+                pause = min(2 * pause, longest)
 
     def _claim(self, lost_seconds: float) -> Job | None:
         """Take the next job that is due."""

@@ -1,20 +1,15 @@
 """The queue of a census on PostgreSQL, for workers on any number of machines: the tables of procrastinate.
 
-Jobs are queued, fetched and kept alive by procrastinate's own statements, of the release that is installed. Its worker
-is not used: it finishes a job apart from the job's result, and passes each job through an event loop, which costs four
-times as much as the database does.
+Jobs are fetched and kept alive by procrastinate's own statements, of the release that is installed. Its worker is not
+used: it finishes a job apart from the job's result, and passes each job through an event loop, which costs four times
+as much as the database does.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
+import json
 from collections.abc import Sequence
 
-import procrastinate
-from procrastinate import exceptions, jobs
-from procrastinate.psycopg_connector import PsycopgConnector
 from procrastinate.sql import queries
 
 from pinwarden.census.job_queue import Job, JobQueue
@@ -23,8 +18,13 @@ from pinwarden.system.database import ConflictError, Database, Transaction
 
 TASK = "pinwarden.census"
 """The name of the task, and of the queue."""
-_BATCH = 500  # jobs in one statement
-_UNFINISHED = "SELECT queueing_lock FROM procrastinate_jobs WHERE queue_name = ? AND status IN ('todo', 'doing')"
+_ADD = (
+    "INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args) "
+    "SELECT ?, ?, name.lock || name.server, json_build_object('run', name.run, 'server', name.server) "
+    "FROM (SELECT ?::text AS lock, ?::bigint AS run, json_array_elements_text(?::json) AS server) name "
+    "WHERE NOT EXISTS (SELECT 1 FROM procrastinate_jobs job WHERE job.queueing_lock = name.lock || name.server "
+    "AND job.status = 'doing') ON CONFLICT DO NOTHING"
+)
 _LOST = (
     "SELECT id FROM procrastinate_jobs WHERE queue_name = ? AND status = 'doing' AND (worker_id IS NULL "
     "OR worker_id IN (SELECT id FROM procrastinate_workers "
@@ -37,35 +37,21 @@ _MINE = "SELECT id, queueing_lock FROM procrastinate_jobs WHERE status = 'doing'
 class PostgresQueue(JobQueue):
     """A queue in the tables of procrastinate, in the database of the census."""
 
-    def __init__(self, database: Database, url: str) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self._url = url
         self._has_tables = False
         self._worker = 0
         self._orphans: set[int] = set()
         """Jobs that this worker took without learning it, because the database was lost at this moment."""
-        for name in ("procrastinate", "psycopg.pool"):  # results are recorded, and a lost connection is opened again
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def add(self, run: int, servers: Sequence[str]) -> None:
         """Add a job for each server that has none in this run. Safe to repeat."""
-        asyncio.run(self._add(run, servers))
-
-    async def _add(self, run: int, servers: Sequence[str]) -> None:
-        await asyncio.to_thread(self._create_tables)
-        known = {row[0] for row in await asyncio.to_thread(self.database.rows, _UNFINISHED, (TASK,))}
-        names = [server for server in servers if _build_lock(run, server) not in known]
-        async with procrastinate.App(connector=PsycopgConnector(conninfo=self._url)).open_async() as app:
-            for start in range(0, len(names), _BATCH):
-                batch = [_build_job(run, server) for server in names[start : start + _BATCH]]
-                with contextlib.suppress(exceptions.AlreadyEnqueued):  # another process resumes the same run
-                    await app.job_manager.batch_defer_jobs_async(jobs=batch)
-        if names:  # without statistics, every fetch would sort the whole queue
-            await asyncio.to_thread(self._run, "ANALYZE procrastinate_jobs")
-
-    def _run(self, sql: str) -> None:
+        self._create_tables()
+        if not servers:
+            return
         with self.database.transaction() as transaction:
-            transaction.run(sql)
+            transaction.run(_ADD, (TASK, TASK, _build_lock(run, ""), run, json.dumps(list(servers))))
+            transaction.run("ANALYZE procrastinate_jobs")  # without statistics, every fetch would sort the whole queue
 
     def count(self, run: int | None) -> int:
         """Count the jobs that are not done, of one run or of all."""
@@ -171,14 +157,3 @@ _UNREGISTER = _build_sql("unregister_worker", "worker_id")
 def _build_lock(run: int, server: str) -> str:
     """Return the lock that keeps a server from being queued twice in a run."""
     return f"{run}:{server}"
-
-
-def _build_job(run: int, server: str) -> jobs.Job:
-    return jobs.Job(
-        id=None,
-        queue=TASK,
-        task_name=TASK,
-        lock=None,
-        queueing_lock=_build_lock(run, server),
-        task_kwargs={"run": run, "server": server},
-    )

@@ -13,6 +13,7 @@ from pinwarden.system.database import Transaction
 POPULAR_SERVERS = 3
 """A name is popular if the tools of this many servers have it."""
 _LIMIT = 500
+_ALL = (1 << 31) - 1
 _CURRENT = (
     "census_results c JOIN census_results r ON r.server = c.server AND r.run = c.observed_run "
     "JOIN census_servers s ON s.server = c.server"
@@ -185,13 +186,20 @@ def count_failures(transaction: Transaction, run: int) -> list[tuple[str, int]]:
     return [(f"{code} {reason}".strip(), count) for code, reason, count in transaction.rows(sql, (run,))]
 
 
-def iter_results(transaction: Transaction, run: int) -> Iterator[ServerResult]:
-    """Yield the result of every server in a run, by name."""
+def count_results(transaction: Transaction, run: int) -> int:
+    """Count the servers of a run that have a result."""
+    row = transaction.row(f"SELECT COUNT(*) FROM {_CURRENT} WHERE c.run = ?", (run,))  # noqa: S608
+    return 0 if row is None else int(row[0])
+
+
+def iter_results(transaction: Transaction, run: int, *, limit: int = _ALL, offset: int = 0) -> Iterator[ServerResult]:
+    """Yield the result of every server in a run, by name, or of some of them."""
     names: Sequence[str] = (
         *("state", "observed_run", "code", "reason", "message", "version", "artifact", "publisher", "provenance"),
         *("surface", "tools", "tokens", "milliseconds", "checked_at"),
     )
     own = ("state", "observed_run", "checked_at")
     columns = ", ".join(f"{'c' if name in own else 'r'}.{name}" for name in names)
-    for row in transaction.rows(f"SELECT s.name, {columns} FROM {_CURRENT} WHERE c.run = ? ORDER BY s.name", (run,)):  # noqa: S608
+    sql = f"SELECT s.name, {columns} FROM {_CURRENT} WHERE c.run = ? ORDER BY s.name, s.server LIMIT ? OFFSET ?"  # noqa: S608
+    for row in transaction.rows(sql, (run, limit, offset)):
         yield ServerResult(server=row[0], **dict(zip(names, row[1:], strict=True)))

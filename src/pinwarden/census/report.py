@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pinwarden.census import queries, store
 from pinwarden.census.census import Census
-from pinwarden.census.queries import CensusFinding, ServerResult
+from pinwarden.census.queries import CensusFinding
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
 from pinwarden.html.pages import ASSETS, Pages, read_asset
+from pinwarden.system.database import Transaction
 from pinwarden.system.files import write_atomically
 
 WEEK = timedelta(days=7)
@@ -33,32 +35,23 @@ class Bar(Record):
     width: int
 
 
-class ReportFacts(Record):
-    """Everything that the pages about one run show."""
-
-    run: store.CensusRun
-    states: Sequence[Bar]
-    failures: Sequence[Bar]
-    severities: Sequence[Bar]
-    tokens: Sequence[Bar]
-    tokens_median: int
-    findings: Sequence[CensusFinding]
-    questions: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]
-    """Title, explanation, and rows of two columns."""
-    results: Sequence[ServerResult]
+TEMPLATES = Path(__file__).parent / "templates"
+"""The templates of the pages. They extend the template that the value ``frame`` names."""
+Values = dict[str, Any]
 
 
 def write_report(census: Census, number: int | None, folder: Path) -> int:
     """Write the site about a run, by default the newest, into a folder. Returns the number of files."""
-    facts = read_facts(census, number)
-    pages = Pages(Path(__file__).parent / "templates")
+    pages = Pages(TEMPLATES)
     files: dict[str, bytes] = {path: read_asset(path) for path in ASSETS}
-    for path, template, values in _list_pages(facts):
-        context = {"site_name": "Census", "run": facts.run, "section": path.partition("/")[0], "facts": facts, **values}
-        files[f"{path}index.html" if not path or path.endswith("/") else path] = pages.render(
-            template, path, context, is_static=True
-        )
-    files["feed.json"] = build_json_feed(facts)
+    with census.database.snapshot() as transaction:
+        run = store.find_run(transaction, number)
+        for path, template, values in _list_pages(transaction, run):
+            frame = {"site_name": "Census", "frame": "site.html", "section": path.partition("/")[0], "run": run}
+            files[f"{path}index.html" if not path or path.endswith("/") else path] = pages.render(
+                template, path, {**frame, **values}, is_static=True
+            )
+        files["feed.json"] = build_json_feed(read_findings(transaction, run)["findings"])
     for path, body in files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,59 +59,64 @@ def write_report(census: Census, number: int | None, folder: Path) -> int:
     return len(files)
 
 
-def _list_pages(facts: ReportFacts) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    yield "", "overview.html", {}
-    yield "findings/", "findings.html", {}
-    yield "questions/", "questions.html", {}
-    last = max(1, -(-len(facts.results) // SERVERS_PER_PAGE))
-    for page in range(1, last + 1):
-        rows = facts.results[(page - 1) * SERVERS_PER_PAGE : page * SERVERS_PER_PAGE]
-        paths = {number: f"servers/{number}/" if number > 1 else "servers/" for number in (page - 1, page, page + 1)}
-        values = {
-            "rows": rows,
-            "page": page,
-            "last": last,
-            "before": paths[page - 1] if page > 1 else "",
-            "after": paths[page + 1] if page < last else "",
-        }
-        yield paths[page], "servers.html", values
-    entries = [(finding, _identify(finding)) for finding in facts.findings[:_MAX_FEED]]
-    updated = max((finding.checked_at for finding in facts.findings), default=_EPOCH)
-    yield "feed.atom", "feed.xml", {"entries": entries, "updated": updated, "feed_id": _build_feed_id(facts)}
+def _list_pages(transaction: Transaction, run: store.CensusRun) -> Iterator[tuple[str, str, Values]]:
+    yield "", "census_overview.html", read_overview(transaction, run)
+    findings = read_findings(transaction, run)
+    yield "findings/", "census_findings.html", findings
+    yield "questions/", "census_questions.html", read_questions(transaction, run)
+    page = last = 1
+    while page <= last:
+        values = read_servers(transaction, run, page)
+        last = values["last"]
+        links = {"before": _build_path(page - 1), "after": _build_path(page + 1) if page < last else ""}
+        yield _build_path(page), "census_servers.html", {**values, **links}
+        page += 1
+    entries = [(finding, _identify(finding)) for finding in findings["findings"][:_MAX_FEED]]
+    updated = max((finding.checked_at for finding in findings["findings"]), default=_EPOCH)
+    yield "feed.atom", "feed.xml", {"entries": entries, "updated": updated, "feed_id": _build_feed_id(run)}
 
 
-def read_facts(census: Census, number: int | None) -> ReportFacts:
-    """Read what the pages show, as it is at one moment."""
-    with census.database.snapshot() as transaction:
-        run = store.find_run(transaction, number)
-        findings = queries.find_findings(transaction, run.run, _find_week_before(run.started_at))
-        costs = queries.read_token_costs(transaction, run.run)
-        severities: dict[str, int] = {}
-        for finding in findings:
-            severities[finding.severity] = severities.get(finding.severity, 0) + 1
-        ask: Callable[[Any], Any] = lambda question: question(transaction, run.run)  # noqa: E731
-        return ReportFacts(
-            run=run,
-            states=build_bars(queries.count_states(transaction, run.run).items()),
-            failures=build_bars(queries.count_failures(transaction, run.run)),
-            severities=build_bars(severities.items()),
-            tokens=build_bars(count_by_bounds(costs)),
-            tokens_median=costs[len(costs) // 2] if costs else 0,
-            findings=findings,
-            questions=[
-                (
-                    title,
-                    text,
-                    [(row.server, f"{row.before or 'none'} → {row.after or 'none'}") for row in ask(question)],
-                )
-                for title, text, question in _CHANGE_QUESTIONS
-            ]
-            + [
-                (title, text, [(f"{row.kind} {row.name}", ", ".join(row.servers[:20])) for row in ask(question)])
-                for title, text, question in _TEXT_QUESTIONS
-            ],
-            results=list(queries.iter_results(transaction, run.run)),
-        )
+def _build_path(page: int) -> str:
+    return "" if page < 1 else "servers/" if page == 1 else f"servers/{page}/"
+
+
+def read_overview(transaction: Transaction, run: store.CensusRun) -> Values:
+    """Return the values of the page with charts about a run."""
+    costs = queries.read_token_costs(transaction, run.run)
+    severities = Counter(finding.severity for finding in read_findings(transaction, run)["findings"])
+    return {
+        "states": build_bars(queries.count_states(transaction, run.run).items()),
+        "failures": build_bars(queries.count_failures(transaction, run.run)),
+        "severities": build_bars(severities.items()),
+        "tokens": build_bars(count_by_bounds(costs)),
+        "tokens_median": costs[len(costs) // 2] if costs else 0,
+    }
+
+
+def read_findings(transaction: Transaction, run: store.CensusRun) -> Values:
+    """Return the values of the page with what was found in the seven days before a run."""
+    return {"findings": queries.find_findings(transaction, run.run, _find_week_before(run.started_at))}
+
+
+def read_questions(transaction: Transaction, run: store.CensusRun) -> Values:
+    """Return the values of the page with questions: a title, an explanation, and rows of two columns for each."""
+    ask: Callable[[Any], Any] = lambda question: question(transaction, run.run)  # noqa: E731
+    changes = [
+        (title, text, [(row.server, f"{row.before or 'none'} → {row.after or 'none'}") for row in ask(question)])
+        for title, text, question in _CHANGE_QUESTIONS
+    ]
+    texts = [
+        (title, text, [(f"{row.kind} {row.name}", ", ".join(row.servers[:20])) for row in ask(question)])
+        for title, text, question in _TEXT_QUESTIONS
+    ]
+    return {"questions": [*changes, *texts]}
+
+
+def read_servers(transaction: Transaction, run: store.CensusRun, page: int) -> Values:
+    """Return the values of one page of the list of servers."""
+    count = queries.count_results(transaction, run.run)
+    rows = queries.iter_results(transaction, run.run, limit=SERVERS_PER_PAGE, offset=(page - 1) * SERVERS_PER_PAGE)
+    return {"rows": list(rows), "page": page, "last": max(1, -(-count // SERVERS_PER_PAGE))}
 
 
 _CHANGE_QUESTIONS = (
@@ -162,7 +160,7 @@ def count_by_bounds(costs: Sequence[int]) -> list[tuple[str, int]]:
     ]
 
 
-def build_json_feed(facts: ReportFacts) -> bytes:
+def build_json_feed(findings: Sequence[CensusFinding]) -> bytes:
     """Return the findings as a JSON Feed, version 1.1."""
     feed = {
         "version": "https://jsonfeed.org/version/1.1",
@@ -175,7 +173,7 @@ def build_json_feed(facts: ReportFacts) -> bytes:
                 "date_published": finding.checked_at,
                 "tags": [finding.severity, finding.origin],
             }
-            for finding in facts.findings[:_MAX_FEED]
+            for finding in findings[:_MAX_FEED]
         ],
     }
     return json.dumps(feed, indent=2).encode() + b"\n"
@@ -187,8 +185,8 @@ def _identify(finding: CensusFinding) -> str:
     return f"urn:pinwarden:census:{Digest.of_bytes(json.dumps(members).encode()).hex}"
 
 
-def _build_feed_id(facts: ReportFacts) -> str:
-    return f"urn:pinwarden:census:{Digest.of_bytes(facts.run.source.encode()).hex}"
+def _build_feed_id(run: store.CensusRun) -> str:
+    return f"urn:pinwarden:census:{Digest.of_bytes(run.source.encode()).hex}"
 
 
 def _find_week_before(moment: str) -> str:

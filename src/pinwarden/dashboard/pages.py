@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from pinwarden.census.report import TEMPLATES
 from pinwarden.core.errors import PinwardenError
-from pinwarden.dashboard import audit_pages, inventory_pages, operation_pages, overview, review_pages
+from pinwarden.dashboard import audit_pages, census_pages, inventory_pages, operation_pages, overview, review_pages
 from pinwarden.dashboard.access import DashboardSession
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.html.pages import PageContent, Pages
@@ -16,7 +17,7 @@ from pinwarden.system.clock import wall_clock
 _FOLDER = Path(__file__).parent
 SCRIPT = "assets/dashboard.js"
 """The path of the only script: keys and live updates."""
-_pages = Pages(_FOLDER / "templates")
+_pages = Pages(_FOLDER / "templates", TEMPLATES)
 
 Build = Callable[..., PageContent]
 ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
@@ -32,6 +33,10 @@ ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
         (r"clients/", operation_pages.build_clients_page),
         (r"policy/", operation_pages.build_policy_page),
         (r"audit/", audit_pages.build_audit_page),
+        (r"census/", census_pages.build_overview_page),
+        (r"census/findings/", census_pages.build_findings_page),
+        (r"census/questions/", census_pages.build_questions_page),
+        (r"census/servers/", census_pages.build_servers_page),
     )
 )
 

@@ -15,6 +15,7 @@ from pinwarden.system.masking import mask_item_key
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pinwarden.census.census import Census
     from pinwarden.dashboard.access import DashboardSession
     from pinwarden.gateway.state import GatewayState
     from pinwarden.gateway.store.reviews import Review
@@ -32,6 +33,8 @@ class Sources(Record):
     now: Callable[[], str] = clock.now
     log_check: LogCheck = field(default_factory=LogCheck)
     """The last verification of the audit log."""
+    census: Census | None = None
+    """The census that pages show; None if this user has none."""
 
 
 class DashboardRequest(Record):

@@ -59,11 +59,11 @@ class PageContent(Record):
 
 
 class Pages:
-    """The templates of one folder, with the common layout."""
+    """The templates of some folders, with the common layout."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, *folders: Path) -> None:
         self._environment = Environment(
-            loader=FileSystemLoader([folder, _FOLDER / "templates"]),
+            loader=FileSystemLoader([*folders, _FOLDER / "templates"]),
             autoescape=True,
             undefined=StrictUndefined,
             finalize=_finalize,

@@ -27,6 +27,7 @@ _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = ord("x"), ord("g"), ord("L"), ord("K
 _IGNORED_KEYS = frozenset(b"mtime atime ctime uid gid uname gname comment linkpath".split())
 _VENDOR_PREFIXES = (b"SCHILY.", b"LIBARCHIVE.", b"NODETAR.", b"APPLE.", b"RHT.", b"MSWINDOWS.")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
+_SAME_FOLDER = re.compile(r"/(?:\./)+")
 _DECODE_ERRORS = (zlib.error, EOFError, ValueError, OverflowError)
 _MANY_ZEROS = 256  # a header with more zero bytes has a byte sum below 65,520, the modulus of Adler-32 minus one
 
@@ -85,6 +86,8 @@ def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandli
             total += size
             if total > limits.total_bytes:
                 _refuse(f"unpacks to more than {limits.total_bytes} bytes")
+            if links == "skip":  # packages of some publishers have names such as package/./index.js
+                path = _SAME_FOLDER.sub("/", path)
             if _check_path(path, limits) in seen:
                 _refuse(f"has {path[:120]!a} twice")
             seen.add(path)

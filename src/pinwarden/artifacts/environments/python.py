@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -194,7 +194,7 @@ def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store
 def build_start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:
     """Return the command that starts a package's program, chosen as uvx does: by the package's name."""
     programs = _read_programs(folder / TREE / SITE_FOLDER, root)
-    name = program or root.name
+    name = program or _find_main_program(programs, root.name)
     target = programs.get(name)
     entry_point = _ENTRY_POINT.fullmatch(target) if target else None
     if entry_point is None:
@@ -202,6 +202,12 @@ def build_start_command(folder: Path, root: ClosurePackage, program: str | None)
     module, attribute = entry_point[1], entry_point[2]
     code = f"import sys; sys.argv[0] = {name!r}; import {module}; sys.exit({module}.{attribute}())"
     return [str(folder / _VENV_FOLDER / "bin" / "python"), "-I", "-c", code]
+
+
+def _find_main_program(programs: Mapping[str, str], package: str) -> str:
+    """Return the program that is named as its package, which the closure has with hyphens instead of dots."""
+    same = [name for name in programs if _NAME_SEPARATORS.sub("-", name).lower() == package]
+    return package if package in programs or len(same) != 1 else same[0]
 
 
 def _read_programs(site: Path, root: ClosurePackage) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -22,6 +23,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
+    from pinwarden.census.census import Census
     from pinwarden.dashboard.access import SignInCode, Site
     from pinwarden.dashboard.provider_login import ProviderLogin
     from pinwarden.project.project import Project
@@ -71,6 +73,11 @@ def _configure_dashboard(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--by", metavar="NAME", help="name to record as the approver (default: PINWARDEN_APPROVER, or your user name)"
     )
+    parser.add_argument(
+        "--census",
+        metavar="PATH|URL",
+        help="database of the census to show (default: PINWARDEN_CENSUS, or a file in the state folder)",
+    )
     add_log_arguments(parser)
     add_project_arguments(parser)
     add_database_argument(parser)
@@ -109,7 +116,8 @@ def dashboard(args: Namespace) -> int:
     site, approver = _build_site(args), approver_from(args)
     project = replace(project_from(args), policy=_to_path(args.policy))
     with open_database(args, project) as state:
-        sources = Sources(state=state, project=project, scopes=projects_in_scope(args))
+        census = _find_census(args)
+        sources = Sources(state=state, project=project, scopes=projects_in_scope(args), census=census)
         listening, address = open_listening_socket(*args.listen)
         with listening:
             port = listening.getsockname()[1]
@@ -123,7 +131,21 @@ def dashboard(args: Namespace) -> int:
                 serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
             finally:
                 log.close(_FLUSH_SECONDS)
+                if census is not None:
+                    census.close()
     return 0
+
+
+def _find_census(args: Namespace) -> Census | None:
+    """Return the census that the options, the environment or the state folder names."""
+    from pinwarden.census.census import Census
+    from pinwarden.system.state_folder import find_state_folder
+
+    named = args.census or os.environ.get("PINWARDEN_CENSUS")
+    if named:
+        return Census(named, create=False)
+    default = find_state_folder(os.environ, Path.home()) / "census.sqlite"
+    return Census(str(default), create=False) if default.is_file() else None
 
 
 def _build_sign_in(args: Namespace, project: Project, name: str, address: str) -> SignInCode | ProviderLogin:
