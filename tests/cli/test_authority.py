@@ -182,7 +182,7 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
     assert [made.get_item_policy("h", name, "c").enforcement for name in "xy"] == ["block", "warn"]
     assert (request.sampling, request.elicitation, request.max_rounds) == (False, True, 5)
     assert [host.text for host in request.url_hosts] == ["b.example"]
-    assert (made.results.hidden_characters, made.results.max_bytes) == ("strip", 10)
+    assert (made.hidden_characters, made.max_result_bytes) == ("strip", 10)
     assert made.digest not in (mine.digest, theirs.digest)
     assert (
         tighten(DEFAULT_GATEWAY_POLICY, parse_gateway_policy({"enforcement": "audit"})).describe_unblocked_content()

@@ -9,6 +9,7 @@ from pathlib import Path
 from pinwarden.dashboard.sources import identify_server
 from pinwarden.gateway.audit.event import BLOCKED, CALLED, AuditEvent
 from pinwarden.gateway.baselines import FIRST_USE
+from pinwarden.lock.gateway_policy import KEYS
 from tests.dashboard.world import Client, serving_dashboard
 from tests.gateway.review_world import CHANGED, READ, SEARCH, ReviewWorld, listing
 from tests.support.waiting import poll
@@ -106,6 +107,14 @@ def test_the_policy_shows_what_applies_and_an_invalid_one_is_unknown(world: Revi
     text = client.page("policy/").text
     assert "enforcement warn the policy" in text
     assert "Server mail" in text
+    policy.write_text(
+        '[policy.gateway]\nrate = "60/minute"\nurl-hosts = ["a.example", "b.example"]\n'
+        '[policy.gateway.results]\nmax-bytes = 5\n[[policy.gateway.rules]]\nserver = "mail"\ndaily = 7\n'
+    )
+    text = client.page("policy/").text
+    shown = ("rate 60/minute the policy", "daily unlimited the default", "max-bytes 5 the policy", "daily : 7")
+    assert [part for part in (*shown, "url-hosts a.example, b.example the policy") if part not in text] == []
+    assert [key.name for key in KEYS if f" {key.name} " not in f" {text} "] == []
     policy.write_text("[policy.gateway]\nenforcement = 3\n")
     text = client.page("policy/").text
     assert "Unknown." in text

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, ItemPolicy, ServerRequestPolicy
+from pinwarden.lock.gateway_policy import (
+    DEFAULT_GATEWAY_POLICY,
+    KEYS,
+    ItemPolicy,
+    ServerRequestPolicy,
+    tighten,
+)
 from pinwarden.lock.policy import parse_policy, policy_from_table
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
@@ -48,6 +54,43 @@ def test_every_policy_key_is_documented() -> None:
         assert caught.value.data["key"] == key
         for name in caught.value.message.partition("known: ")[2].split(", "):
             assert f"`{name}`" in page or f".{name}]" in page, f"{key}: {name}"
+
+
+def test_a_second_policy_can_only_make_each_key_stricter() -> None:
+    """Attack: a policy in the current folder that loosens the user's."""
+    strict: dict[str, Any] = {
+        "enforcement": "block",
+        "unknown": "block",
+        "block-at": "info",
+        "max-rounds": 1,
+        "four-eyes": "always",
+        "sampling": "deny",
+        "elicitation": "deny",
+        "roots": "deny",
+        "url-hosts": ["a.example"],
+        "relist-seconds": 5,
+        "relist-calls": 7,
+        "results": {"max-bytes": 10, "hidden-characters": "strip"},
+    }
+    loose: dict[str, Any] = {
+        "enforcement": "audit",
+        "unknown": "warn",
+        "block-at": "critical",
+        "max-rounds": 9,
+        "four-eyes": "never",
+        "sampling": "allow",
+        "elicitation": "allow",
+        "roots": "allow",
+        "url-hosts": ["a.example", "b.example"],
+        "relist-seconds": 500,
+        "relist-calls": 0,
+        "results": {"max-bytes": 0, "hidden-characters": "flag"},
+    }
+    own, other = (policy_from_table({"gateway": table}).gateway for table in (strict, loose))
+    assert own is not None
+    assert other is not None
+    assert own.settings.keys() == {key.name for key in KEYS if key.choose_stricter is not None}
+    assert tighten(own, other).settings == tighten(other, own).settings == own.settings
 
 
 def test_for_each_key_the_first_matching_rule_wins() -> None:

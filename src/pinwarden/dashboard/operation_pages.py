@@ -10,7 +10,7 @@ from pinwarden.dashboard.overview import read_part
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
 from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.html.pages import PageContent
-from pinwarden.lock.gateway_policy import DEFAULTS, GatewayPolicy
+from pinwarden.lock.gateway_policy import KEYS, GatewayPolicy, describe_setting
 
 
 class RunningGateway(Record):
@@ -51,6 +51,7 @@ def build_policy_page(sources: Sources, _: DashboardRequest) -> PageContent:
     values: Values = {
         "gateway_policy": policy,
         "settings": [] if policy.problem else list_settings(policy.value),
+        "describe_setting": describe_setting,
         "place": str(sources.project.policy_file),
     }
     return PageContent(template="policy.html", values=values)
@@ -58,21 +59,4 @@ def build_policy_page(sources: Sources, _: DashboardRequest) -> PageContent:
 
 def list_settings(policy: GatewayPolicy) -> list[tuple[str, str, bool]]:
     """Return each setting with its effective value, and whether the policy sets it."""
-    stated = {
-        **policy.settings,
-        **({"relist-seconds": policy.relist_seconds} if policy.relist_seconds != DEFAULTS["relist-seconds"] else {}),
-        **({"relist-calls": policy.relist_calls} if policy.relist_calls != DEFAULTS["relist-calls"] else {}),
-        **(
-            {"hidden-characters": policy.results.hidden_characters}
-            if policy.results.hidden_characters != DEFAULTS["hidden-characters"]
-            else {}
-        ),
-    }
-    return [(name, format_setting(stated.get(name, default)), name in stated) for name, default in DEFAULTS.items()]
-
-
-def format_setting(value: object) -> str:
-    """Return the value of a setting as text."""
-    if isinstance(value, list | tuple):
-        return ", ".join(getattr(entry, "text", str(entry)) for entry in value) or "none"
-    return str(value)
+    return [(key.name, describe_setting(key.name, policy.get(key.name)), key.name in policy.settings) for key in KEYS]

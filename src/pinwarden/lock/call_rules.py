@@ -22,6 +22,7 @@ CALL_KEYS = ("access", "rate", "daily")
 DAY = 86_400
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(second|minute|hour)")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+_UNLIMITED = "unlimited"
 _MAX_DAILY = 100_000_000
 _TABLE = "policy.gateway"
 
@@ -128,23 +129,33 @@ def _applies(rule: GatewayRule, call: CallFacts) -> bool:
     )
 
 
-def parse_call_settings(table: PolicyTable) -> dict[str, Any]:
-    """Read ``access``, ``rate`` and ``daily``. A limit becomes a count and seconds; None lifts it."""
-    settings: dict[str, Any] = {}
-    if "access" in table:
-        settings["access"] = table.one_of("access", ACCESS_MODES)
-    if "rate" in table:
-        text = table.string("rate")
-        match = _RATE.fullmatch(text)
-        if match is None and text != "unlimited":
-            table.fail("rate", 'is not a number of calls per period, such as "60/minute", nor "unlimited"')
-        settings["rate"] = None if match is None else (int(match[1]), _SECONDS[match[2]])
-    if "daily" in table:
-        if table.value["daily"] == "unlimited":
-            settings["daily"] = None
-        else:
-            settings["daily"] = (table.integer("daily", minimum=1, maximum=_MAX_DAILY), DAY)
-    return settings
+def parse_access(table: PolicyTable, key: str) -> str:
+    """Read whether calls are allowed."""
+    return table.one_of(key, ACCESS_MODES)
+
+
+def parse_rate(table: PolicyTable, key: str) -> tuple[int, int] | None:
+    """Read a rate such as ``60/minute`` as a count and seconds; None lifts the limit."""
+    text = table.string(key)
+    match = _RATE.fullmatch(text)
+    if match is None and text != _UNLIMITED:
+        table.fail(key, 'is not a number of calls per period, such as "60/minute", nor "unlimited"')
+    return None if match is None else (int(match[1]), _SECONDS[match[2]])
+
+
+def parse_daily(table: PolicyTable, key: str) -> tuple[int, int] | None:
+    """Read a number of calls per day as a count and seconds; None lifts the limit."""
+    if table.value[key] == _UNLIMITED:
+        return None
+    return table.integer(key, minimum=1, maximum=_MAX_DAILY), DAY
+
+
+def describe_limit(limit: tuple[int, int] | None) -> str:
+    """Return a limit as a policy states it."""
+    if limit is None:
+        return _UNLIMITED
+    count, seconds = limit
+    return next((f"{count}/{period}" for period, length in _SECONDS.items() if length == seconds), str(count))
 
 
 def parse_condition(table: PolicyTable) -> CallCondition:

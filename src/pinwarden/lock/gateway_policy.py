@@ -8,14 +8,22 @@ let two releases run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.call_rules import CALL_KEYS, CallCondition, parse_call_settings, parse_condition
+from pinwarden.lock.call_rules import (
+    CALL_KEYS,
+    CallCondition,
+    describe_limit,
+    parse_access,
+    parse_condition,
+    parse_daily,
+    parse_rate,
+)
 from pinwarden.lock.policy_table import GlobPattern, PolicyTable, policy_error
 
 ENFORCEMENT_MODES = ("audit", "warn", "block")
@@ -33,39 +41,124 @@ ARGUMENT_MODES = ("omit", "record")
 FOUR_EYES_MODES = ("never", "critical", "always")
 """Which changes need the approvals of two people."""
 
-_ALIASES = {"allow_unverified": "allow_degraded"}
-_RULE_KEYS = (
-    *("enforcement", "unknown", "block-at", "sampling", "elicitation", "roots", "url-hosts", "max-rounds"),
-    *("interceptors", "arguments"),
-    *CALL_KEYS,
-)
-_CONDITIONS = ("team", "read-only", "destructive")
-_FOUR_EYES = "four-eyes"
-_REQUEST_KEYS = ("sampling", "elicitation", "roots", "url-hosts", "max-rounds")
-_RESULT_KEYS = ("max-bytes", "hidden-characters")
-_KEYS = (*_RULE_KEYS, _FOUR_EYES, "relist-seconds", "relist-calls", "results", "rules", "allow")
 _REQUEST_MODES = ("allow", "deny")
-_ALLOWED_VALUES = {
-    "enforcement": ENFORCEMENT_MODES,
-    "unknown": UNKNOWN_ITEM_MODES,
-    "block-at": DRIFT_LEVELS,
-    "interceptors": INTERCEPTOR_MODES,
-    "arguments": ARGUMENT_MODES,
-    **dict.fromkeys(("sampling", "elicitation", "roots"), _REQUEST_MODES),
-}
-DEFAULTS: Mapping[str, Any] = {
-    "enforcement": "block",
-    "unknown": "block",
-    "block-at": "review",
-    **dict.fromkeys(("sampling", "elicitation", "roots"), "allow"),
-    "url-hosts": (),
-    "max-rounds": 10,
-    "relist-seconds": 30,
-    "relist-calls": 100,
-    _FOUR_EYES: "never",
-    "hidden-characters": "relay",
-}
+_ALIASES = {"allow_unverified": "allow_degraded"}
+_CONDITIONS = ("team", "read-only", "destructive")
+
+ITEM, SERVER, TABLE, RESULTS = "item", "server", "table", "results"
+"""Where a key may be set: in rules for single items too, in rules for whole servers too, only in the table itself, or
+only in its table ``results``."""
+
+
+class PolicyKey(Record):
+    """One key of the policy. A new key is a row of `KEYS`; what it causes is up to the code that reads it."""
+
+    name: str
+    default: Any
+    parse: Callable[[PolicyTable, str], Any]
+    """Reads the key from a table that has it."""
+    scope: str = ITEM
+    """`ITEM`, `SERVER`, `TABLE` or `RESULTS`."""
+    choose_stricter: Callable[[Any, Any], Any] | None = None
+    """Returns the stricter of two values; None if `tighten` leaves the key alone (see `decide_call`)."""
+    describe: Callable[[Any], str] = str
+    """Returns a value as text."""
+
+
+def _mode_key(
+    name: str, modes: tuple[str, ...], default: str, *, scope: str = ITEM, strictness: tuple[str, ...] = ()
+) -> PolicyKey:
+    """Return a key with one of some values. ``strictness`` has the values from the loosest to the strictest."""
+
+    def parse_mode(table: PolicyTable, key: str) -> Any:
+        value = table.value[key]
+        value = _ALIASES.get(value, value) if isinstance(value, str) else value
+        if value not in modes:
+            table.fail(key, f"is not one of {', '.join(modes)}")
+        return value
+
+    def choose_stricter(mode: str, other: str) -> str:
+        return max(mode, other, key=strictness.index)
+
+    return PolicyKey(
+        name=name,
+        default=default,
+        parse=parse_mode,
+        scope=scope,
+        choose_stricter=choose_stricter if strictness else None,
+    )
+
+
+def _count_key(name: str, default: int, maximum: int, *, scope: str, zero_is_none: bool = False) -> PolicyKey:
+    """Return a key with an integer, of which the lower one is stricter. With ``zero_is_none``, 0 means no limit."""
+
+    def parse_count(table: PolicyTable, key: str) -> int:
+        return table.integer(key, maximum=maximum)
+
+    def choose_lower(count: int, other: int) -> int:
+        return min(count, other) if not zero_is_none or (count and other) else max(count, other)
+
+    return PolicyKey(name=name, default=default, parse=parse_count, scope=scope, choose_stricter=choose_lower)
+
+
+def _parse_hosts(table: PolicyTable, key: str) -> tuple[GlobPattern, ...]:
+    return tuple(table.pattern(host.lower()) for host in table.nonempty_strings(key) or ())
+
+
+def _intersect(hosts: tuple[GlobPattern, ...], others: tuple[GlobPattern, ...]) -> tuple[GlobPattern, ...]:
+    return tuple(host for host in hosts if host in others)
+
+
+def _describe_hosts(hosts: tuple[GlobPattern, ...]) -> str:
+    return ", ".join(host.text for host in hosts) or "none"
+
+
+def _parse_relist_seconds(table: PolicyTable, key: str) -> int:
+    seconds = table.integer(key, maximum=86_400)
+    if seconds == 0:
+        table.fail(key, "is 0, so silent changes would never be detected")
+    return seconds
+
+
+KEYS = (
+    _mode_key("enforcement", ENFORCEMENT_MODES, "block", strictness=ENFORCEMENT_MODES),
+    _mode_key("unknown", UNKNOWN_ITEM_MODES, "block", strictness=UNKNOWN_ITEM_MODES),
+    _mode_key("block-at", DRIFT_LEVELS, "review", strictness=DRIFT_LEVELS[::-1]),
+    _mode_key("sampling", _REQUEST_MODES, "allow", scope=SERVER, strictness=_REQUEST_MODES),
+    _mode_key("elicitation", _REQUEST_MODES, "allow", scope=SERVER, strictness=_REQUEST_MODES),
+    _mode_key("roots", _REQUEST_MODES, "allow", scope=SERVER, strictness=_REQUEST_MODES),
+    PolicyKey(
+        name="url-hosts",
+        default=(),
+        parse=_parse_hosts,
+        scope=SERVER,
+        choose_stricter=_intersect,
+        describe=_describe_hosts,
+    ),
+    _count_key("max-rounds", 10, 1000, scope=SERVER),
+    _mode_key("interceptors", INTERCEPTOR_MODES, "answer"),
+    _mode_key("arguments", ARGUMENT_MODES, "omit"),
+    PolicyKey(name="access", default="allow", parse=parse_access),
+    PolicyKey(name="rate", default=None, parse=parse_rate, describe=describe_limit),
+    PolicyKey(name="daily", default=None, parse=parse_daily, describe=describe_limit),
+    _mode_key("four-eyes", FOUR_EYES_MODES, "never", scope=TABLE, strictness=FOUR_EYES_MODES),
+    PolicyKey(name="relist-seconds", default=30, parse=_parse_relist_seconds, scope=TABLE, choose_stricter=min),
+    _count_key("relist-calls", 100, 1_000_000, scope=TABLE, zero_is_none=True),
+    _count_key("max-bytes", 0, 1 << 30, scope=RESULTS, zero_is_none=True),
+    _mode_key("hidden-characters", HIDDEN_CHARACTER_MODES, "relay", scope=RESULTS, strictness=HIDDEN_CHARACTER_MODES),
+)
+"""All keys of the policy, in the order in which they are shown."""
+_BY_NAME = {key.name: key for key in KEYS}
+DEFAULTS: Mapping[str, Any] = {key.name: key.default for key in KEYS}
 """The value of each key that a policy does not set."""
+
+
+def _list_names(*scopes: str) -> tuple[str, ...]:
+    return tuple(key.name for key in KEYS if key.scope in scopes)
+
+
+_RULE_NAMES, _SERVER_NAMES = _list_names(ITEM, SERVER), _list_names(SERVER)
+_ITEM_POLICY_NAMES = ("enforcement", "unknown", "block-at")
 _ANY = GlobPattern(text="**")
 
 
@@ -105,15 +198,6 @@ class ServerRequestPolicy(Record):
     """How many requests a server may send to the client before it responds to a call."""
 
 
-class ResultPolicy(Record):
-    """How the gateway checks the results of calls."""
-
-    max_bytes: int = 0
-    """The maximum size of a result, above which the gateway refuses it; 0 for no limit."""
-    hidden_characters: str = DEFAULTS["hidden-characters"]
-    """Whether the gateway relays, flags or strips control and invisible characters in results."""
-
-
 class GatewayRule(Record):
     """Settings for some servers, tools and clients."""
 
@@ -127,33 +211,54 @@ class GatewayRule(Record):
         """Whether the rule applies to this server and client."""
         return self.server.matches(server) and self.client.matches(client)
 
+    def applies_to_item(self, server: str, item: str, client: str) -> bool:
+        """Whether the rule applies to this item of the server, and this client."""
+        return self.applies_to(server, client) and self.item.matches(item)
+
+    def applies_to_server(self, server: str, client: str) -> bool:
+        """Whether the rule applies to this client and the server as a whole, and not only to some of its items."""
+        return self.applies_to(server, client) and self.item == _ANY
+
 
 class GatewayPolicy(Record):
     """The whole table ``[policy.gateway]``."""
 
     settings: dict[str, Any]
+    """The keys that the table and its table ``results`` set."""
     rules: tuple[GatewayRule, ...] = ()
     allowlist: tuple[AllowedDigest, ...] = ()
-    results: ResultPolicy = ResultPolicy()
-    relist_seconds: int = DEFAULTS["relist-seconds"]
-    """How long a list is valid before the gateway requests it again."""
-    relist_calls: int = DEFAULTS["relist-calls"]
-    """For how many calls a list is valid; 0 for no limit."""
     digest: str = ""
     """Identifies the policy in the audit log."""
     tightened_by: GatewayPolicy | None = None
     """A second policy whose stricter settings apply too (`tighten`)."""
 
+    def get(self, key: str) -> Any:
+        """Return the value of a key of the table, or its default."""
+        return self.settings.get(key, DEFAULTS[key])
+
+    @property
+    def relist_seconds(self) -> int:
+        """How long a list is valid before the gateway requests it again."""
+        return int(self.get("relist-seconds"))
+
+    @property
+    def relist_calls(self) -> int:
+        """For how many calls a list is valid; 0 for no limit."""
+        return int(self.get("relist-calls"))
+
+    @property
+    def max_result_bytes(self) -> int:
+        """The maximum size of a result, above which the gateway refuses it; 0 for no limit."""
+        return int(self.get("max-bytes"))
+
+    @property
+    def hidden_characters(self) -> str:
+        """Whether the gateway relays, flags or strips control and invisible characters in results."""
+        return str(self.get("hidden-characters"))
+
     def get_item_policy(self, server: str, item: str, client: str) -> ItemPolicy:
         """Return the settings that apply to one item."""
-        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
-        keys = ("enforcement", "unknown", "block-at")
-        settings = _merge_settings(keys, (*rules, self))
-        if self.tightened_by is not None:
-            other = self.tightened_by
-            more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.matches(item)]
-            settings = _merge_stricter(settings, _merge_settings(keys, (*more, other)))
-        settings = {**DEFAULTS, **settings}
+        settings = self._find_settings(_ITEM_POLICY_NAMES, lambda rule: rule.applies_to_item(server, item, client))
         return ItemPolicy(
             enforcement=settings["enforcement"],
             unknown=settings["unknown"],
@@ -170,8 +275,7 @@ class GatewayPolicy(Record):
 
         Rules for some servers, items or clients are not considered.
         """
-        settings = {**DEFAULTS, **self.settings}
-        enforcement, unknown = settings["enforcement"], settings["unknown"]
+        enforcement, unknown = self.get("enforcement"), self.get("unknown")
         if enforcement != "block":
             also = ", and reported to clients" if enforcement == "warn" else ""
             return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not blocked'
@@ -183,20 +287,20 @@ class GatewayPolicy(Record):
         """Return sentences about settings that are looser than the default."""
         sentences: list[str] = []
         for prefix, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
-            for key in ("enforcement", "unknown", "block-at"):
+            for key in _ITEM_POLICY_NAMES:
                 default = DEFAULTS[key]
                 word = settings.get(key, default)
-                if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
+                if word != default and _merge_stricter({key: word}, {key: default})[key] == default:
                     sentences.append(f'{prefix}the policy says {key} = "{word}"')
         sentences += [
             f"the policy allows a digest of {allowed.tool[:120]!a} in addition to the approved one"
             for allowed in self.allowlist
         ]
-        if self.relist_seconds > DEFAULT_GATEWAY_POLICY.relist_seconds:
+        if self.relist_seconds > DEFAULTS["relist-seconds"]:
             sentences.append(
                 f"the policy says relist-seconds = {self.relist_seconds}, which delays the detection of changes"
             )
-        if self.relist_calls == 0 or self.relist_calls > DEFAULT_GATEWAY_POLICY.relist_calls:
+        if self.relist_calls == 0 or self.relist_calls > DEFAULTS["relist-calls"]:
             sentences.append(
                 f"the policy says relist-calls = {self.relist_calls}, which delays the detection of changes"
             )
@@ -204,18 +308,12 @@ class GatewayPolicy(Record):
 
     def records_arguments(self, server: str, item: str, client: str) -> bool:
         """Whether the audit log records the arguments of an item's calls."""
-        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
-        return _merge_settings(("arguments",), (*rules, self)).get("arguments") == "record"
+        settings = self._find_settings(("arguments",), lambda rule: rule.applies_to_item(server, item, client))
+        return bool(settings["arguments"] == "record")
 
     def get_server_request_policy(self, server: str, client: str) -> ServerRequestPolicy:
         """Return the requests that a server may send to a client. Rules for single items do not apply."""
-        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-        settings = _merge_settings(_REQUEST_KEYS, (*rules, self))
-        if self.tightened_by is not None:
-            other = self.tightened_by
-            more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-            settings = _merge_stricter(settings, _merge_settings(_REQUEST_KEYS, (*more, other)))
-        settings = {**DEFAULTS, **settings}
+        settings = self._find_settings(_SERVER_NAMES, lambda rule: rule.applies_to_server(server, client))
         return ServerRequestPolicy(
             sampling=settings["sampling"] == "allow",
             elicitation=settings["elicitation"] == "allow",
@@ -226,55 +324,51 @@ class GatewayPolicy(Record):
 
     def announces_interceptors(self, server: str, client: str) -> bool:
         """Whether the gateway announces its gates as interceptors to a client."""
-        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
-        return _merge_settings(("interceptors",), (*rules, self)).get("interceptors") == "announce"
+        settings = self._find_settings(("interceptors",), lambda rule: rule.applies_to_server(server, client))
+        return bool(settings["interceptors"] == "announce")
+
+    def _find_settings(self, names: tuple[str, ...], applies: Callable[[GatewayRule], bool]) -> dict[str, Any]:
+        """Return the value of each key: that of the first rule that applies and sets it, of the table, or the default.
+
+        Where the policy that tightens this one sets a stricter value, that is the result.
+        """
+        return {**{name: DEFAULTS[name] for name in names}, **self._find_stated(names, applies)}
+
+    def _find_stated(self, names: tuple[str, ...], applies: Callable[[GatewayRule], bool]) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        levels: tuple[GatewayRule | GatewayPolicy, ...] = (*filter(applies, self.rules), self)
+        for level in levels:
+            for name in names:
+                if name in level.settings:
+                    settings.setdefault(name, level.settings[name])
+        other = self.tightened_by
+        return settings if other is None else _merge_stricter(settings, other._find_stated(names, applies))
 
 
 def parse_gateway_policy(value: Any) -> GatewayPolicy:
     """Build the gateway policy from its parsed table."""
     table = PolicyTable(value, "policy.gateway")
-    table.refuse_unknown(_KEYS)
+    table.refuse_unknown((*_list_names(ITEM, SERVER, TABLE), RESULTS, "rules", "allow"))
     if not table.value:
         raise policy_error(table.path, "is empty")
-    results = table.table("results", _RESULT_KEYS)
-    seconds, calls = table.optional_integer("relist-seconds", 86_400), table.optional_integer("relist-calls", 1_000_000)
-    if seconds == 0:
-        table.fail("relist-seconds", "is 0, so silent changes would never be detected")
-    four_eyes = {_FOUR_EYES: table.one_of(_FOUR_EYES, FOUR_EYES_MODES)} if _FOUR_EYES in table else {}
+    results = table.table(RESULTS, _list_names(RESULTS))
+    settings = _parse_settings(table, ITEM, SERVER, TABLE)
     return GatewayPolicy(
-        settings=_parse_settings(table) | four_eyes,
+        settings=settings if results is None else settings | _parse_settings(results, RESULTS),
         rules=tuple(map(_parse_rule, table.objects("rules", default=[]))),
         allowlist=tuple(map(_parse_allowed_digest, table.objects("allow", default=[]))),
-        results=_parse_result_policy(results) if results else ResultPolicy(),
-        relist_seconds=DEFAULTS["relist-seconds"] if seconds is None else seconds,
-        relist_calls=DEFAULTS["relist-calls"] if calls is None else calls,
         digest=str(Digest.of_bytes(canonicalize(table.value))),
     )
 
 
 def four_eyes_levels(policy: GatewayPolicy) -> frozenset[str]:
     """Return the severities of changes that need the approvals of two people."""
-    mode = policy.settings.get(_FOUR_EYES, DEFAULTS[_FOUR_EYES])
-    return frozenset({"never": (), "critical": ("critical",), "always": DRIFT_LEVELS}[mode])
+    return frozenset({"never": (), "critical": ("critical",), "always": DRIFT_LEVELS}[policy.get("four-eyes")])
 
 
-def _merge_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for level in levels:
-        for key in keys:
-            if key in level.settings:
-                settings.setdefault(key, level.settings[key])
-    return settings
-
-
-_STRICTNESS: dict[str, tuple[str, ...]] = {
-    "enforcement": ENFORCEMENT_MODES,
-    "unknown": UNKNOWN_ITEM_MODES,
-    "block-at": DRIFT_LEVELS[::-1],
-    **dict.fromkeys(("sampling", "elicitation", "roots"), _REQUEST_MODES),
-    _FOUR_EYES: FOUR_EYES_MODES,
-}
-"""The values of each key, from the loosest to the strictest."""
+def describe_setting(key: str, value: Any) -> str:
+    """Return the value of a key as text."""
+    return _BY_NAME[key].describe(value)
 
 
 def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
@@ -282,61 +376,36 @@ def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
 
     Looser settings and allowed digests of ``other`` have no effect.
     """
-    sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
-    calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
-    hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN_CHARACTER_MODES.index)
+    whole = {key.name: other.get(key.name) for key in KEYS if key.scope in (TABLE, RESULTS)}
     return replace(
         policy,
-        settings={**policy.settings, **_merge_stricter(policy.settings, other.settings)},
-        results=ResultPolicy(max_bytes=min(sizes, default=0), hidden_characters=hidden),
-        relist_seconds=min(policy.relist_seconds, other.relist_seconds),
-        relist_calls=min(calls, default=0),
+        settings=_merge_stricter(policy.settings, {**whole, **other.settings}),
         digest=str(Digest.of_bytes(canonicalize([policy.digest, other.digest]))),
         tightened_by=other,
     )
 
 
 def _merge_stricter(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return the stricter setting of the two policies for each key."""
+    """Return the settings with the stricter value for each key that ``other`` has."""
     stricter = dict(settings)
-    for key, values in _STRICTNESS.items():
-        if key in other:
-            stricter[key] = max(stricter.get(key, DEFAULTS[key]), other[key], key=values.index)
-    if "url-hosts" in other:
-        stricter["url-hosts"] = tuple(
-            host for host in stricter.get("url-hosts", DEFAULTS["url-hosts"]) if host in other["url-hosts"]
-        )
-    if "max-rounds" in other:
-        stricter["max-rounds"] = min(stricter.get("max-rounds", DEFAULTS["max-rounds"]), other["max-rounds"])
+    for name, value in other.items():
+        if (choose := _BY_NAME[name].choose_stricter) is not None:
+            stricter[name] = choose(settings.get(name, DEFAULTS[name]), value)
     return stricter
 
 
-def _parse_settings(table: PolicyTable) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for key, allowed in _ALLOWED_VALUES.items():
-        if key in table:
-            value = table.value[key]
-            value = _ALIASES.get(value, value) if isinstance(value, str) else value
-            if value not in allowed:
-                table.fail(key, f"is not one of {', '.join(allowed)}")
-            settings[key] = value
-    hosts = table.nonempty_strings("url-hosts")
-    if hosts is not None:
-        settings["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)
-    rounds = table.optional_integer("max-rounds", 1000)
-    if rounds is not None:
-        settings["max-rounds"] = rounds
-    return settings | parse_call_settings(table)
+def _parse_settings(table: PolicyTable, *scopes: str) -> dict[str, Any]:
+    return {key.name: key.parse(table, key.name) for key in KEYS if key.scope in scopes and key.name in table}
 
 
 def _parse_rule(table: PolicyTable) -> GatewayRule:
-    table.refuse_unknown(("server", "item", "client", *_CONDITIONS, *_RULE_KEYS))
-    settings = _parse_settings(table)
+    table.refuse_unknown(("server", "item", "client", *_CONDITIONS, *_RULE_NAMES))
+    settings = _parse_settings(table, ITEM, SERVER)
     if not settings:
         raise policy_error(table.path, "has no settings")
     item = _parse_pattern(table, "item")
     if item != _ANY:
-        for key in _REQUEST_KEYS:
+        for key in _SERVER_NAMES:
             if key in settings:  # in a rule for single items, the key would have no effect
                 table.fail(key, "applies to whole servers; use a rule without item")
     condition = parse_condition(table)
@@ -366,11 +435,6 @@ def _parse_allowed_digest(table: PolicyTable) -> AllowedDigest:
         server=_parse_pattern(table, "server"),
         client=_parse_pattern(table, "client"),
     )
-
-
-def _parse_result_policy(table: PolicyTable) -> ResultPolicy:
-    hidden = table.one_of("hidden-characters", HIDDEN_CHARACTER_MODES, default=DEFAULTS["hidden-characters"])
-    return ResultPolicy(max_bytes=table.optional_integer("max-bytes", 1 << 30) or 0, hidden_characters=hidden)
 
 
 def _parse_pattern(table: PolicyTable, key: str) -> GlobPattern:

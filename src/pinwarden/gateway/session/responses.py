@@ -250,12 +250,12 @@ class ResultChecker:
         False if the policy limits their size or does more with hidden characters than relay them. Also False while
         results with requests are counted, because a complete result has to reset the count.
         """
-        results = self._guard.policy.results
-        return not results.max_bytes and results.hidden_characters == "relay" and not self._rounds
+        policy = self._guard.policy
+        return not policy.max_result_bytes and policy.hidden_characters == "relay" and not self._rounds
 
     def find_size_refusal(self, data: bytes) -> Refusal | None:
         """Return the refusal of a message that is too large; None if its size is allowed."""
-        limit = self._guard.policy.results.max_bytes
+        limit = self._guard.policy.max_result_bytes
         if not limit or len(data) <= limit:
             return None
         return Refusal(code="result_too_large", reason=f"The result has {len(data)} bytes; the policy allows {limit}.")
@@ -320,7 +320,7 @@ class ResultChecker:
 
         ``member`` is the member that is checked: result, error or params.
         """
-        value, hidden = message.get(member), self._guard.policy.results.hidden_characters
+        value, hidden = message.get(member), self._guard.policy.hidden_characters
         if hidden != "relay":
             from pinwarden.gateway.gates.results import has_hidden_text, strip_hidden_text
 
