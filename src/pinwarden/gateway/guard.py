@@ -18,7 +18,7 @@ from pinwarden.gateway.call_budgets import CallBudget, CallBudgets
 from pinwarden.gateway.gates.lists import check_list, check_unknown_method, check_unknown_task, check_unlisted_item
 from pinwarden.gateway.gates.server import check_server
 from pinwarden.gateway.gates.server_requests import Refusal
-from pinwarden.gateway.gates.verdict import BLOCK, RULE_DENIED, Verdict
+from pinwarden.gateway.gates.verdict import BLOCK, RATE_LIMITED, RULE_DENIED, Verdict
 from pinwarden.gateway.session.tasks import TaskRegistry
 from pinwarden.lock.call_rules import CallDecision, CallFacts, decide_call, has_call_rules, read_hints
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, ServerRequestPolicy
@@ -122,6 +122,24 @@ class ApprovedSurface(Record):
     """``lock`` or ``first-use``."""
     read_neighbours: Callable[[], Sequence[tuple[str, Surface]]] = field(default=tuple, repr=False, compare=False)
     """Reads the names and approved surfaces of the other servers in the lock. Called only if the server changed."""
+
+
+class CallCheck:
+    """Checks each call of one tool by one client, in addition to the verdict about the tool's definition.
+
+    The session and the fast path both use it, so a new reason to refuse single calls belongs here.
+    """
+
+    __slots__ = ("_budget", "_verdict")
+
+    def __init__(self, verdict: Verdict, budget: CallBudget) -> None:
+        self._verdict = verdict
+        self._budget = budget
+
+    def find_refusal(self, now: float) -> Verdict | None:
+        """Count a call; None if it may be forwarded. A refused call is not counted."""
+        reason = self._budget.take(now)
+        return replace(self._verdict, action=BLOCK, code=RATE_LIMITED, reason=reason) if reason else None
 
 
 _MAX_CACHED = 64  # pages; a session has four lists of a few pages each
@@ -249,12 +267,16 @@ class Guard:
         )
         return self._apply_call_rules(verdict, client) if kind is TOOL and self.has_call_rules else verdict
 
-    def find_budget(self, verdict: Verdict, client: SessionClient) -> CallBudget | None:
-        """Return what a client may still call of a tool; None without a limit."""
-        if not self.has_call_rules:
+    def find_call_check(self, verdict: Verdict, client: SessionClient) -> CallCheck | None:
+        """Return the check of each call of a tool by a client; None if its calls need none."""
+        if not self.has_call_rules or not verdict.passes:
             return None
         limits = self._decide_call(verdict, client).limits
-        return self.budgets.get_or_create(client.name, client.teams, verdict.key, limits) if limits else None
+        return (
+            CallCheck(verdict, self.budgets.get_or_create(client.name, client.teams, verdict.key, limits))
+            if limits
+            else None
+        )
 
     def _apply_call_rules(self, verdict: Verdict, client: SessionClient) -> Verdict:
         """Deny a tool that would pass, if a rule of the policy denies it to this client."""
@@ -307,7 +329,7 @@ class Guard:
         definitions = self._check_definitions(params, client)
         if isinstance(definitions, Refusal):
             return definitions
-        ignored = frozenset[str]() if self.policy.results.hidden_characters == "relay" else HIDDEN_CODES
+        ignored = frozenset[str]() if self.policy.hidden_characters == "relay" else HIDDEN_CODES
         return check_request_content(
             method, params, definitions, self.policy.get_item_policy(self.server, method, client.name), ignored
         )

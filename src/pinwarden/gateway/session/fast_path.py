@@ -21,8 +21,7 @@ from typing import Any
 
 from pinwarden.core.strict_json import JITER_DEPTH
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.call_budgets import CallBudget
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import CallCheck, Guard
 from pinwarden.gateway.session.lists import CheckedLists
 from pinwarden.gateway.session.messages import CALL, OpenRequest
 from pinwarden.gateway.session.output import SessionAudit
@@ -50,7 +49,7 @@ class CallFastPath:
     """The tools of one session that may be called without a further decision."""
 
     __slots__ = (
-        *("budgets", "events", "generation", "guard", "max_open", "open"),
+        *("checks", "events", "generation", "guard", "max_open", "open"),
         *("progressed", "relays_results", "remaining", "until"),
         *("_audit", "_client", "_granted", "_id_prefix", "_is_strict", "_lists", "_responses", "_server"),
     )
@@ -79,8 +78,8 @@ class CallFastPath:
         self.max_open = guard.limits.max_open
         self.events: Mapping[str, AuditEvent] = {}
         """Audit events for calls of the callable tools, by tool name. ``call`` lacks the request id at its end."""
-        self.budgets: Mapping[str, CallBudget] = {}
-        """What the client may still call of the tools with a limit, by tool name."""
+        self.checks: Mapping[str, CallCheck] = {}
+        """The checks of calls of the tools that need one, by tool name."""
         self.generation = -1
         """The guard's generation when `refresh` ran; -1 after `invalidate`."""
         self._client = ""
@@ -160,7 +159,7 @@ class CallFastPath:
             or len(open_requests) >= self.max_open
         ):
             return None
-        if self.budgets and (budget := self.budgets.get(name)) is not None and budget.take(now):
+        if self.checks and (check := self.checks.get(name)) is not None and check.find_refusal(now) is not None:
             return None  # the session refuses the call
         self.remaining = remaining - 1
         open_requests[request_id] = name
@@ -252,7 +251,7 @@ class CallFastPath:
             return
         policy = guard.policy
         self.events, self._client = self._lists.find_call_events(tools), self._audit.client.name
-        self.budgets = self._lists.find_budgets(tools)
+        self.checks = self._lists.find_call_checks(tools)
         self.until = min(tools.received_at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
         self.relays_results = self._responses.may_relay()

@@ -12,10 +12,9 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.call_budgets import CallBudget
 from pinwarden.gateway.gates.lists import choose_strictest_action
 from pinwarden.gateway.gates.verdict import ALLOW, Verdict
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import CallCheck, Guard
 from pinwarden.gateway.session.messages import CALL, build_notification, build_request
 from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
 from pinwarden.gateway.session.pages import parse_list_response
@@ -224,14 +223,14 @@ class CheckedLists:
             tools.call_events = self._audit.build_call_events(passing, CALL)
         return tools.call_events
 
-    def find_budgets(self, tools: CheckedList) -> Mapping[str, CallBudget]:
-        """Return what the client may still call of the tools with a limit, by tool name."""
+    def find_call_checks(self, tools: CheckedList) -> Mapping[str, CallCheck]:
+        """Return the checks of calls of the tools that need one, by tool name."""
         if not self._guard.has_call_rules:
             return {}  # called for every message, so the tools are not gone through
-        budgets = (
-            (name, self._guard.find_budget(verdict, self._audit.client)) for name, verdict in tools.by_key.items()
+        checks = (
+            (name, self._guard.find_call_check(verdict, self._audit.client)) for name, verdict in tools.by_key.items()
         )
-        return {name: budget for name, budget in budgets if budget is not None}
+        return {name: check for name, check in checks if check is not None}
 
     def find_definition(self, kind: ItemKind, key: str) -> Any:
         """Return the definition of an item in the last list; None if there is none."""

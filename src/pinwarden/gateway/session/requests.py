@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from pinwarden.core.record import replace
 from pinwarden.core.text import lazy_pattern
 from pinwarden.gateway.gates.lists import LIST_FAILED, choose_strictest_action
-from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, RATE_LIMITED, WARN, Verdict
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session.lists import CheckedList, CheckedLists
 from pinwarden.gateway.session.messages import (
@@ -127,23 +126,14 @@ class RequestDecider:
         checked_list = self._lists.require(kind, now, out)
         if checked_list is None:
             return None
-        if kind is TOOL and (refusal := self._find_limit_refusal(checked_list, name, now)) is not None:
-            return self._apply_verdict(refusal, message, name, out)
+        if kind is TOOL and self._guard.has_call_rules:
+            check = self._guard.find_call_check(self._find_verdict(checked_list, name), self._audit.client)
+            if check is not None and (refusal := check.find_refusal(now)) is not None:
+                return self._apply_verdict(refusal, message, name, out)
         if kind is TOOL and (event := self._lists.find_call_events(checked_list).get(name)) is not None:
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
         return self._apply_verdict(self._find_verdict(checked_list, name), message, name, out)
-
-    def _find_limit_refusal(self, checked_list: CheckedList, name: str, now: float) -> Verdict | None:
-        """Count a call that may be forwarded. Returns the refusal if the client reached a limit of the policy."""
-        if not self._guard.has_call_rules:
-            return None
-        verdict = self._find_verdict(checked_list, name)
-        if not verdict.passes:
-            return None
-        budget = self._guard.find_budget(verdict, self._audit.client)
-        reason = "" if budget is None else budget.take(now)
-        return replace(verdict, action=BLOCK, code=RATE_LIMITED, reason=reason) if reason else None
 
     def _find_verdict(self, checked_list: CheckedList, name: str) -> Verdict:
         verdict = checked_list.by_key.get(name)
