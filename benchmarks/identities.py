@@ -1,7 +1,8 @@
 """What access tokens, rules and limits add to a call: the same gateway with a static token, and with all of them.
 
 With: a JWT of an issuer, rules for a team and for tools by their hints, and a rate and a daily budget that the calls
-count against. Every call repeats the token of the one before, as clients do; a token is verified once.
+count against. Every call repeats the token of the one before, as clients do; a token is verified once. Once with limits
+that this gateway counts alone, and once with limits that all gateways with a PostgreSQL database count together.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.measure import Goal, Row, one_core, table
 from benchmarks.relaying_http import CALLS, ROUNDS, Target, measure_calls, start_gateway, start_upstream
 from pinwarden.identity.access_tokens import AccessTokenRules, verify_access_token
 from pinwarden.identity.signed_token import VerificationKey, parse_keys
+from tests.support.postgres import postgres
 
 MAX_ADDED = 1.3
 URL = "https://mcp.example.com"
@@ -103,10 +105,15 @@ def report() -> str:
             root.mkdir()
         port, token = stack.enter_context(start_gateway(plain, url))
         other, _ = stack.enter_context(start_gateway(with_all, url, _POLICY.format(issuer=issuer)))
+        with_database = Path(folder) / "shared"
+        with_database.mkdir()
+        database = stack.enter_context(postgres()).new_database()
+        shared, _ = stack.enter_context(start_gateway(with_database, url, _POLICY.format(issuer=issuer), database))
         targets = [
             Target("direct", upstream),
             Target("a static token", port, "/mcp/bench", token),
             Target("a JWT, rules and limits", other, "/mcp/bench", key.sign(issuer)),
+            Target("a JWT, rules and shared limits", shared, "/mcp/bench", key.sign(issuer)),
         ]
         medians = measure_calls(targets)
     direct = medians.pop("direct")
@@ -123,9 +130,12 @@ def report() -> str:
         )
         for name, times in {"direct": direct, **added}.items()
     ]
-    goal = Goal(name="added with a JWT, rules and limits", against="added with a static token", at_most=MAX_ADDED)
+    goals = [
+        Goal(name=f"added with a JWT, rules and {limits}", against="added with a static token", at_most=MAX_ADDED)
+        for limits in ("limits", "shared limits")
+    ]
     title = f"A call of 100 bytes through the gateway, one core, {ROUNDS} rounds of {CALLS}"
-    return "\n\n".join((table(title, rows, 1, [goal]), _verification(key)))
+    return "\n\n".join((table(title, rows, 1, goals), _verification(key)))
 
 
 def _verification(key: _Key) -> str:

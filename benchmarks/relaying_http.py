@@ -258,15 +258,17 @@ def _wait_until_listening(port: int) -> None:
 
 
 @contextmanager
-def start_gateway(folder: Path, url: str, settings: str = "") -> Iterator[tuple[int, str]]:
+def start_gateway(folder: Path, url: str, settings: str = "", database: str = "") -> Iterator[tuple[int, str]]:
     """Start the gateway as a user does, with a locked server and an audit log. Yields its port and a token.
 
-    ``settings`` is the content of its ``pinwarden.toml``.
+    ``settings`` is the content of its ``pinwarden.toml``, ``database`` the address of a PostgreSQL database.
     """
     root = folder / "project"
     root.mkdir()
     (root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bench": {"type": "http", "url": url}}}))
     environment = {**os.environ, "PINWARDEN_APPROVER": "bench", "PINWARDEN_STATE": str(folder / "state")}
+    if database:
+        environment["PINWARDEN_DATABASE"] = database
     ours = [str(BIN / "pinwarden")]
     for words in (("init", "--scope", "project", "--allow-execute", "--allow-private"),):
         done = subprocess.run(

@@ -168,7 +168,7 @@ def test_both_limits_apply_and_the_one_that_is_left_is_not_used_up() -> None:
 
 
 def test_attack_many_clients_cannot_exhaust_the_memory_of_the_counts() -> None:
-    budgets = CallBudgets()
+    budgets = CallBudgets("notes")
     limits = [CallLimit(count=1, seconds=60, rule="r")]
     for number in range(MAX_BUDGETS + 10):
         budgets.get_or_create(f"client-{number}", (), "tool", limits)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.gateway.baselines import Baseline
 from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.store.reviews import FirstApproval
 from pinwarden.lock.gateway_policy import four_eyes_levels
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pinwarden.project.lock import Approver
     from pinwarden.project.project import Project
 
-_LOCK_BASELINE = "lock:"
 NEEDS_LOGIN = "The policy demands two people who sign in at the identity provider, and you did not sign in there."
 NEEDS_OTHER_PERSON = "You approved this change. Another person has to approve it too."
 
@@ -56,10 +56,10 @@ def make_four_eyes_check(project: Project) -> Callable[[Review], bool]:
 
     def is_needed(review: Review) -> bool:
         levels = own
-        if review.baseline.startswith(_LOCK_BASELINE):
+        baseline = Baseline.parse(review.baseline)
+        if baseline.is_lock:
             if review.baseline not in by_lock:
-                folder = Path(review.baseline.removeprefix(_LOCK_BASELINE)).parent
-                other = replace(project, root=folder, policy=None, policy_folder=None)
+                other = replace(project, root=Path(baseline.name).parent, policy=None, policy_folder=None)
                 by_lock[review.baseline] = four_eyes_levels(load_gateway_policy(other))
             levels |= by_lock[review.baseline]
         # A change without a known severity counts as critical.

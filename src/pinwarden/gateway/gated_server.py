@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.guard import ApprovedSource
     from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.shared_budgets import SharedBudgets
     from pinwarden.gateway.state import GatewayState
     from pinwarden.gateway.store.reviews import SightingRecorder
     from pinwarden.lock.gateway_policy import GatewayPolicy
@@ -98,12 +99,14 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
         ):
             shared = _open_shared_approvals(project, gated, state, fleet)
             guard = Guard(gated.server, _open_source(project, gated, state, shared, fleet), policy)
+            budgets = guard.budgets.reporter = state.open_shared_budgets(service_log.warning)
             session = Session(guard, name=os.urandom(12).hex(), response_seconds=gated.options.response_seconds)
             recorder = Recorder(log, lambda: _open_sighting_recorder(project, gated, state), service_log.error)
             try:
                 relay = StdioRelay(session, recorder, process, service_log)
-                if shared is not None:
-                    shared.start()
+                for thread in (shared, budgets):
+                    if thread is not None:
+                        thread.start()
                 if fleet is not None:
                     fleet.start(project, gated, guard, service_log.warning)
                 _record_lifecycle(log, STARTED, session, "")
@@ -111,7 +114,7 @@ def run_gated_server(project: Project, gated: GatedServer, print_line: Callable[
                 _record_lifecycle(log, STOPPED, session, f"{relay.ending or 'the server ended'} (exit code {code})")
                 return code
             finally:
-                _close_threads(shared, fleet)
+                _close_threads(shared, fleet, budgets)
                 recorder.close()
                 service_log.close(_LOG_FLUSH_SECONDS)
     finally:
@@ -135,7 +138,7 @@ def _open_sighting_recorder(project: Project, gated: GatedServer, state: Gateway
     return state.open_sighting_recorder(gated.server, baseline)
 
 
-def _close_threads(*threads: SharedApprovals | FleetFollower | None) -> None:
+def _close_threads(*threads: SharedApprovals | FleetFollower | SharedBudgets | None) -> None:
     for thread in threads:
         if thread is not None:
             thread.close()

@@ -170,7 +170,7 @@ class Guard:
         self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         """How often the guard announced a change to all sessions, by list."""
         self.tasks = TaskRegistry()
-        self.budgets = CallBudgets()
+        self.budgets = CallBudgets(server)
         self.has_call_rules = has_call_rules(policy)
         """Whether the policy decides on calls, by rules or limits."""
         self._source = source

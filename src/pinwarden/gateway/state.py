@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenUnavailable
     from pinwarden.gateway.baselines import Baseline
     from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.shared_budgets import SharedBudgets
     from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
     from pinwarden.gateway.store.devices import Devices
     from pinwarden.gateway.store.published_locks import PublishedLocks
@@ -210,6 +211,18 @@ class GatewayState:
         location = self.get_lock_location(lock)
         table = table or (lambda: self.approvals)
         return SharedApprovals(table, location, lambda: int(time.time()), applies=applies, feed=feed)
+
+    def open_shared_budgets(self, write_log: Callable[[str], None]) -> SharedBudgets | None:
+        """Return what counts the limits of calls for all gateways with a PostgreSQL database; None for SQLite."""
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            return None
+        from pinwarden.gateway.shared_budgets import BudgetTable, SharedBudgets
+
+        return SharedBudgets(lambda: BudgetTable(self._budgets_database), write_log)
+
+    @cached_property
+    def _budgets_database(self) -> Database:
+        return self._open("call_budgets")
 
     @contextmanager
     def exclude_other_approvals(self) -> Iterator[None]:

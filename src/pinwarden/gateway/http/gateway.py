@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.resource_server import ResourceServer
     from pinwarden.gateway.published_lock import LockSigners, PublishedLockFollower
     from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.shared_budgets import SharedBudgets
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
     from pinwarden.system.change_feed import ChangeFeed, Mark
@@ -112,6 +113,7 @@ class HttpGateway:
         self.serving: HttpServer | None = None
         self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
+        self._budgets: SharedBudgets | None = None
         self._feed: ChangeFeed | None = None
         self._resource_server: ResourceServer | None = None
         self._key_generation = 0
@@ -138,6 +140,7 @@ class HttpGateway:
         self._shared = self._factory.shared = self._state.open_shared_approvals(
             self._project.lock, applies=settings.shared_approvals, feed=self._feed
         )
+        self._budgets = self._factory.budgets = self._state.open_shared_budgets(self._write_log)
         locked = await loop.run_in_executor(None, self._factory.read_lock)
         if not locked.upstreams:
             reason = "; ".join(f"{name}: {problem}" for name, problem in locked.problems.items()) or "the lock is empty"
@@ -166,6 +169,8 @@ class HttpGateway:
         await self._check_approvals(manager)
         if self._shared is not None:
             await loop.run_in_executor(None, self._shared.start, settings.limits.token_read_seconds)
+        if self._budgets is not None:
+            self._budgets.start()
         if settings.status is None:
             host, port = await serving.start(settings.listening)
             return host, port, locked
@@ -199,6 +204,8 @@ class HttpGateway:
         self._factory.close()
         if self._shared is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
+        if self._budgets is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._budgets.close)
         if self._fleet is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._fleet.close)
         if self._feed is not None:

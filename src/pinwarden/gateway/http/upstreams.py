@@ -35,6 +35,7 @@ from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand
 if TYPE_CHECKING:
     from pinwarden.gateway.http.tracing import Tracing
     from pinwarden.gateway.shared_approvals import SharedApprovals
+    from pinwarden.gateway.shared_budgets import SharedBudgets
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
@@ -104,6 +105,8 @@ class UpstreamFactory:
         """What each client used, of all servers."""
         self.shared: SharedApprovals | None = None
         """Approvals in the database, in addition to the lock."""
+        self.budgets: SharedBudgets | None = None
+        """What counts calls across gateways; None if this gateway counts alone."""
 
     def read_lock(self) -> LockedUpstreams:
         """Read the lock. Raises if it cannot be read or was tampered with."""
@@ -153,6 +156,7 @@ class UpstreamFactory:
 
     def _build_upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
         guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
+        guard.budgets.reporter = self.budgets
         opener = self._build_opener(name, entry)
         recorder = self._recorder(name)
         record_call = None if recorder.log is None else recorder.log.record_call
