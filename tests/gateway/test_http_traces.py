@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -28,6 +33,7 @@ from tests.gateway.http_gateway import (
     guard,
     stateless_request,
 )
+from tests.gateway.test_gateway_command import Project, running
 from tests.servers import talking
 from tests.support.waiting import poll
 
@@ -114,9 +120,18 @@ def test_the_span_of_an_abandoned_call_ends_as_cancelled(at: Scene) -> None:
         ({}, []),
         ({"OTEL_TRACES_EXPORTER": "none"}, []),
         ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, []),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SDK_DISABLED": "TRUE"}, []),
         (
             {"OTEL_TRACES_EXPORTER": "carrier-pigeon"},
             ["traces are disabled: no OpenTelemetry exporter 'carrier-pigeon' is installed"],
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier/pigeon"},
+            ["traces are disabled: the protocol 'carrier/pigeon' of OTLP is not supported"],
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "console,otlp", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            ["traces are disabled: no OpenTelemetry exporter 'otlp_proto_grpc' is installed"],
         ),
     ],
 )
@@ -126,18 +141,141 @@ def test_without_an_endpoint_no_traces_are_recorded(variables: dict[str, str], s
     assert lines == said
 
 
-def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> None:
-    """The console exporter writes to the stdout that its process has when it is imported."""
+def call_with(tmp_path: Path, **variables: str) -> str:
+    """Make one call through a gateway in another process with these variables. Returns its stdout.
+
+    The console exporter writes to the stdout that its process has when it is imported.
+    """
     (tmp_path / "one_call.py").write_text(ONE_CALL)
-    variables = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "one_call.py")], capture_output=True, text=True, check=True, env=variables
+        [sys.executable, str(tmp_path / "one_call.py")], capture_output=True, text=True, check=True, env=environment
     )
+    return done.stdout
+
+
+def test_the_console_exporter_prints_spans(tmp_path: Path) -> None:
     decoder = json.JSONDecoder()
-    text, spans = done.stdout.strip(), []
+    text, spans = call_with(tmp_path, OTEL_TRACES_EXPORTER="console").strip(), []
     while text:
         span, end = decoder.raw_decode(text)
         spans.append(span)
         text = text[end:].strip()
     named = [entry["attributes"].get("gen_ai.tool.name") for entry in spans]
     assert named == [None, "echo"], "the gateway detects the server's protocol era first"
+    assert spans[0]["resource"]["attributes"]["service.name"] == "pinwarden"
+
+
+def test_a_sampler_that_drops_everything_exports_nothing(tmp_path: Path) -> None:
+    assert call_with(tmp_path, OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="always_off") == ""
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes traces as an OpenTelemetry collector does, and decodes them with the official protobuf package."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
+        self.answers = threading.Event()
+        self.answers.set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def spans(self) -> list[Any]:
+        groups = [group for _, _, request in self.requests for group in request.resource_spans]
+        return [span for group in groups for scope in group.scope_spans for span in scope.spans]
+
+
+class CollectorHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        assert isinstance(self.server, Collector)
+        self.server.requests.append((self.path, headers, ExportTraceServiceRequest.FromString(body)))
+        self.server.answers.wait(60)
+        with suppress(OSError):  # the gateway may have exited
+            self.send_response(200)
+            self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Print nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield serving
+        serving.answers.set()
+        serving.shutdown()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("traced"))
+    made.lock({"talking": {"command": sys.executable, "args": [str(Path(talking.__file__)), os.devnull]}})
+    return made
+
+
+def test_a_gateway_sends_traces_to_a_collector_as_opentelemetrys_variables_say(
+    project: Project, collector: Collector
+) -> None:
+    project.environment |= {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=s3cret,tenant=acme%20corp",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_SERVICE_NAME": "mcp-gateway",
+        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test,service.version=7",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    with running(project) as at:
+        answer = at.ask("talking", at.token, "tools/call", name="echo", arguments={"secret": "hunter2"})[1]
+        assert "result" in answer
+        poll(lambda: any(span.name == "tools/call talking" for span in collector.spans()))
+        said = at.said
+    path, headers, request = collector.requests[-1]
+    assert (path, headers["content-type"], headers["content-encoding"]) == (
+        "/v1/traces",
+        "application/x-protobuf",
+        "gzip",
+    )
+    assert (headers["api-key"], headers["tenant"]) == ("s3cret", "acme corp")
+    resource = {pair.key: pair.value.string_value for pair in request.resource_spans[0].resource.attributes}
+    assert resource["service.name"] == "mcp-gateway"
+    assert (resource["deployment.environment"], resource["service.version"]) == ("test", "7")
+    (span,) = [span for span in collector.spans() if span.name == "tools/call talking"]
+    attributes = {pair.key: pair.value.string_value for pair in span.attributes}
+    assert (attributes["gen_ai.tool.name"], attributes["pinwarden.client"]) == ("echo", "local")
+    everything = b"".join(request.SerializeToString() for _, _, request in collector.requests)
+    assert b"hunter2" not in everything
+    assert "s3cret" not in said
+
+
+def test_a_collector_that_hangs_delays_neither_calls_nor_the_end_of_the_gateway(
+    project: Project, collector: Collector
+) -> None:
+    project.environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    collector.answers.clear()
+    with running(project) as at:
+        for _ in range(3):
+            assert "result" in at.ask("talking", at.token, "tools/call", name="echo", arguments={})[1]
+            poll(lambda: bool(collector.requests))
+        at.process.terminate()
+        assert at.process.wait(60) == 0
+        assert "did not shut down in time" not in at.said
+
+
+def test_a_collector_that_is_away_is_in_the_log_and_nothing_else_happens(project: Project) -> None:
+    project.environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    with running(project) as at:
+        assert "result" in at.ask("talking", at.token, "tools/call", name="echo", arguments={})[1]
+        poll(lambda: "pinwarden: traces: " in at.said)
+        assert "Traceback" not in at.said
+        assert "result" in at.ask("talking", at.token, "tools/call", name="echo", arguments={})[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.gateway.http.header_checks import ITEM_NAME_PARAMETERS
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 _TRACING_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_OTLP = "otlp"
+_OTLP_EXPORTERS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_UNNAMED = "unknown_service"  # what the SDK's default for the service's name begins with
+_CLOSE_SECONDS = 3.0
+_MAX_MESSAGE = 500  # characters of a message of the SDK
 _MAX_NAME = 200  # characters of a name that a client or server chose
 
 
@@ -102,29 +109,73 @@ class TracedSink:
 
 
 def configure_tracing(variables: Mapping[str, str], write_log: Callable[[str], None]) -> Tracing | None:
-    """Configure tracing by OpenTelemetry's environment variables; None if it is not configured or not installed."""
+    """Configure tracing by OpenTelemetry's environment variables; None if it is not configured or not installed.
+
+    The SDK and its exporters read all variables that are not named here from the environment themselves.
+    """
     if (
         not any(variables.get(name) for name in _TRACING_VARIABLES)
-        or variables.get("OTEL_SDK_DISABLED", "").lower() == "true"
+        or variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     ):
         return None
-    name = variables.get("OTEL_TRACES_EXPORTER") or "otlp"
-    if name == "none":
+    names = [name for part in (variables.get("OTEL_TRACES_EXPORTER") or _OTLP).split(",") if (name := part.strip())]
+    if names == ["none"]:
         return None
-    from importlib.metadata import entry_points
-
     try:
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        write_log("traces are disabled: the OpenTelemetry SDK is not installed")
+        write_log('traces are disabled: the OpenTelemetry SDK is not installed (pip install ".[traces]")')
         return None
-    exporters = list(entry_points(group="opentelemetry_traces_exporter", name=name))
-    if not exporters:
-        write_log(f"traces are disabled: no OpenTelemetry exporter {name[:_MAX_NAME]!a} is installed")
-        return None
-    exporter: Any = exporters[0].load()
-    provider = TracerProvider(resource=Resource.create({"service.name": "pinwarden"}))
-    provider.add_span_processor(BatchSpanProcessor(exporter()))
-    return Tracing(provider.get_tracer("pinwarden.gateway"), provider.shutdown)
+    exporters = []
+    for name in names:
+        try:
+            exporters.append(_create_exporter(name, variables))
+        except (LookupError, ImportError, ValueError) as err:
+            write_log(f"traces are disabled: {err}")
+            return None
+    resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    if str(resource.attributes.get(SERVICE_NAME, _UNNAMED)).startswith(_UNNAMED):
+        resource = resource.merge(Resource({SERVICE_NAME: "pinwarden"}))
+    _redirect_messages(write_log)
+    provider = TracerProvider(resource=resource)
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+
+    def close() -> None:
+        # An exporter may retry for longer than the gateway may take to exit.
+        thread = Thread(target=provider.shutdown, name="traces", daemon=True)
+        thread.start()
+        thread.join(_CLOSE_SECONDS)
+
+    return Tracing(provider.get_tracer("pinwarden.gateway"), close)
+
+
+def _create_exporter(name: str, variables: Mapping[str, str]) -> Any:
+    """Create the exporter with a name of OTEL_TRACES_EXPORTER. Raises LookupError if it is not installed."""
+    from importlib.metadata import entry_points
+
+    known = name
+    if name == _OTLP:
+        protocol = next(filter(None, map(variables.get, _PROTOCOL_VARIABLES)), "http/protobuf").strip()
+        if protocol not in _OTLP_EXPORTERS:
+            raise LookupError(f"the protocol {protocol[:_MAX_NAME]!a} of OTLP is not supported")
+        known = _OTLP_EXPORTERS[protocol]
+    found = list(entry_points(group="opentelemetry_traces_exporter", name=known))
+    if not found:
+        raise LookupError(f"no OpenTelemetry exporter {known[:_MAX_NAME]!a} is installed")
+    return found[0].load()()
+
+
+def _redirect_messages(write_log: Callable[[str], None]) -> None:
+    """Write the SDK's messages, such as those about a collector that is away, into the gateway's log."""
+    import logging
+
+    class LogHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            write_log(f"traces: {record.getMessage()[:_MAX_MESSAGE]}")
+
+    logger = logging.getLogger("opentelemetry")
+    logger.handlers = [LogHandler(logging.WARNING)]
+    logger.propagate = False
