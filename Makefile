@@ -5,7 +5,7 @@ BENCH := .venv-bench
 OLD := .venv-old-client
 RUN := $(VENV)/bin
 
-.PHONY: help demo test lint unit packages soak bench requirements clean
+.PHONY: help demo test lint unit packages soak bench docs requirements clean
 
 help:
 	@echo "make demo    set up .venv and show Pinwarden at work"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    ruff, mypy --strict, layer contract, spelling"
 	@echo "make soak    the long tests: hours of use in minutes, faults, many real servers"
 	@echo "make bench   compare the hot paths with their floors and peers, as ratios"
+	@echo "make docs    build the documentation as a site, in build/site"
 	@echo "make requirements   renew the pinned and hashed requirements (needs uv)"
 	@echo "make clean   remove everything that was set up here"
 
@@ -56,6 +57,10 @@ bench: $(BENCH)/.ready
 	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
 	@$(BENCH)/bin/python -m benchmarks
+
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 $(VENV)/.base: requirements/base.txt pyproject.toml
 	@tools/venv.sh $(VENV) base

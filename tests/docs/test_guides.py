@@ -25,12 +25,12 @@ from tests.servers.acme_packages import acme_registries
 from tests.support.wheels import package_index
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
+GUIDES = [path for folder in ("guides", "roles") for path in sorted((REPOSITORY / "docs" / folder).glob("*.md"))]
 
 
 NEEDS_REGISTRIES = "prove-and-run"
 NEEDS_REAL_PACKAGES = "pack-servers"
-NEEDS_A_REGISTRY = ("registry", "install", "skills", NEEDS_REAL_PACKAGES)
+NEEDS_A_REGISTRY = ("registry", "registry-operator", "install", "skills", NEEDS_REAL_PACKAGES)
 SERVED = "http://127.0.0.1:8470"
 LOCAL = {"command": "python3", "args": ["examples/notes_server.py"]}
 PACKAGED = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
