@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinwarden import Digest, PinwardenError
-from pinwarden.artifacts.oci_auth import Challenge, may_receive_credential, parse_challenges
+from pinwarden.artifacts.oci_auth import may_receive_credential
 from pinwarden.artifacts.oci_manifest import (
     ImageIndex,
     ImageManifest,
@@ -20,6 +20,7 @@ from pinwarden.artifacts.oci_manifest import (
     parse_document,
 )
 from pinwarden.artifacts.oci_reference import ImageReference, parse_reference
+from pinwarden.system.net.challenges import Challenge, parse_challenges
 from pinwarden.system.target import HttpAddress
 from tests.support.images import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Blob, image, index, text_of
 

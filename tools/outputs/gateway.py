@@ -252,6 +252,31 @@ def fleet_status() -> Schema:
     return output("fleet status", exactly({"devices": array(device), "drift": array(drift)}))
 
 
+def grant() -> Schema:
+    """Return the schema of a grant for a remote server, which has no token."""
+    texts = ("id", "server", "address", "issuer", "client_id", "resource", "connected_at", "connected_by")
+    return exactly(
+        {
+            **dict.fromkeys(texts, TEXT),
+            "owner": exactly({"issuer": TEXT, "subject": TEXT}),
+            **dict.fromkeys(("scopes", "wanted_scopes"), array(TEXT)),
+            **dict.fromkeys(("token_expires_at", "problem"), or_null(TEXT)),
+        }
+    )
+
+
+def remote_connect() -> Schema:
+    return output("remote connect", exactly({"grant": ref("grant")}), grant=grant())
+
+
+def remote_list() -> Schema:
+    return output("remote list", exactly({"grants": array(ref("grant")), "missing": array(TEXT)}), grant=grant())
+
+
+def remote_forget() -> Schema:
+    return output("remote forget", exactly({"grants": array(ref("grant")), "revoked": COUNT}), grant=grant())
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "review list": review_list,
     "review show": review_show,
@@ -272,6 +297,9 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "audit tail": audit_tail,
     "audit export": audit_export,
     "audit archive": audit_archive,
+    "remote connect": remote_connect,
+    "remote list": remote_list,
+    "remote forget": remote_forget,
     "identity check": identity_check,
     "identity login": identity_login,
 }

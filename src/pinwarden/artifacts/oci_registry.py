@@ -15,10 +15,8 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from pinwarden.artifacts.oci_auth import (
     IDENTITY_TOKEN_USER,
-    Challenge,
     Credential,
     may_receive_credential,
-    parse_challenges,
 )
 from pinwarden.artifacts.oci_manifest import ACCEPT_HEADER, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, OciDescriptor
 from pinwarden.artifacts.oci_reference import TAG, ImageReference, parse_digest
@@ -28,6 +26,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.strict_json import Limits
+from pinwarden.system.net.challenges import Challenge, parse_challenges
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, UploadBody
 from pinwarden.system.net.network_errors import fetch_error, too_large_error

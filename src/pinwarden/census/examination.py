@@ -293,7 +293,7 @@ class _Examination:
             if options.sandbox is not None:
                 files = tuple(str(path) for _, path in _find_named_files(self._server))
                 options = replace(options, sandbox=replace(options.sandbox, readable=files))
-        return probe_server(prepare_probe(project, entry.name, target, options, entry))
+        return probe_server(prepare_probe(project, entry.name, target, options, entry, anonymous=True))
 
     def _confine(self, target: StdioTarget, project: Project) -> Target:
         """Return the command without values that a person must give, started in the folder of its source."""

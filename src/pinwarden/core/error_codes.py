@@ -358,6 +358,41 @@ GENERAL_CODES = (
         "Start the login again. If no role is configured, add a group of the person to [identity.roles].",
     ),
     ErrorCode(
+        "REMOTES_INVALID",
+        EXIT_USAGE,
+        "A table [remotes.NAME] of pinwarden.toml has an unknown key or a value that is not allowed, or names an "
+        "environment variable that is not set.",
+        "Correct the key that the message names. docs/reference/remotes.md has an example.",
+    ),
+    ErrorCode(
+        "REMOTE_NOT_CONNECTED",
+        EXIT_REFUSED,
+        "A remote server needs a token of the person who uses it, and there is none, or it is no longer accepted.",
+        "Run: pinwarden remote connect NAME",
+    ),
+    ErrorCode(
+        "REMOTE_REFUSED",
+        EXIT_REFUSED,
+        "Pinwarden does not use an answer of a remote server or of its issuer: an address is private, not encrypted or "
+        "redirects, metadata name something else, a response belongs to another request or issuer, or the issuer "
+        "refused. data.reason has the reason.",
+        "Read the reason in the message. To connect again, run: pinwarden remote connect NAME",
+    ),
+    ErrorCode(
+        "REMOTE_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "A remote server or its issuer cannot be asked now.",
+        "Check the network and the address of the server, then try again.",
+    ),
+    ErrorCode(
+        "GRANT_KEY_INVALID",
+        EXIT_USAGE,
+        "The key that encrypts tokens of remote servers is missing, malformed, readable by other users, or not the "
+        "one that the tokens were encrypted with.",
+        "Set PINWARDEN_GRANT_KEY or PINWARDEN_GRANT_KEY_FILE to the key with which the servers were connected. If it "
+        "is lost, forget and connect them again: pinwarden remote forget NAME",
+    ),
+    ErrorCode(
         "GATEWAY_UNAVAILABLE",
         EXIT_UNCHECKED,
         "The gateway cannot start: its address is in use or not allowed, its certificate is unreadable, a Python "

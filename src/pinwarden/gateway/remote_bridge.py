@@ -18,11 +18,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import Empty, Full, LifoQueue
 from threading import TIMEOUT_MAX, Event, Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.http.header_checks import ROUTING_PARAMETERS, encode_header
 from pinwarden.gateway.session.messages import encode
@@ -41,6 +43,10 @@ from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpReques
 from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
 from pinwarden.system.target import HttpAddress, HttpTarget, expand_placeholders
 
+if TYPE_CHECKING:
+    from pinwarden.identity.grants import Grant
+    from pinwarden.identity.remote_tokens import RemoteCredential, RemoteToken
+
 _MAX_REQUESTS = 64  # maximum number of open requests; further requests are queued
 _MAX_IDLE_CLIENTS = 8
 _MAX_LINE = 64 * 1024 * 1024
@@ -50,7 +56,8 @@ _DELETE_SECONDS = 2.0
 _RECONNECT_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _EVENTS = "text/event-stream"
 _SESSION_ENDED = "the server ended the session"
-_DENIED = frozenset({401, 403})
+_UNAUTHORIZED = 401
+_DENIED = frozenset({_UNAUTHORIZED, 403})
 _LIMITS = ProbeLimits(max_message_bytes=_MAX_LINE, max_total_bytes=sys.maxsize)
 
 
@@ -61,6 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--transport", choices=["auto", "streamable-http", "sse"], default="auto")
     parser.add_argument("--header", action="append", default=[], metavar="NAME: VALUE")
     parser.add_argument("--allow-private", action="store_true")
+    parser.add_argument(
+        "--connected-as", default="", metavar="SERVER", help="use the grant for the server of this name"
+    )
+    parser.add_argument("--settings", default="", metavar="FILE", help="file with [remotes]")
     args = parser.parse_args(arguments)
     headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in args.header)}
     try:
@@ -69,17 +80,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             headers={name: expand_placeholders(value, os.environ) for name, value in headers.items()},
             transport=args.transport,
         )
-        return _relay(target, allow_private=args.allow_private)
+        credential = _open_credential(args, target) if args.connected_as else None
+        return _relay(target, credential, allow_private=args.allow_private)
     except PinwardenError as err:
         sys.stderr.write(f"error: {err.message}\n")
         return 1
 
 
-def _relay(target: HttpTarget, *, allow_private: bool) -> int:
+def _open_credential(args: argparse.Namespace, target: HttpTarget) -> RemoteCredential:
+    """Return the token of this user for the server. Nothing is read before the first request."""
+    from pinwarden.project.remote_access import load_remote_settings, open_local_credential
+
+    settings = load_remote_settings(Path(args.settings), os.environ).get(args.connected_as)
+
+    def on_failed(grant: Grant, reason: str) -> None:
+        from pinwarden.gateway.remote_grants import build_grant_event, record_grant_event
+        from pinwarden.gateway.state import GatewayState
+
+        with GatewayState(find_state_folder(os.environ, home), os.environ.get("PINWARDEN_DATABASE")) as state:
+            record_grant_event(state, build_grant_event(GRANT_FAILED, grant, reason=reason))
+
+    from pinwarden.gateway.audit.event import GRANT_FAILED
+    from pinwarden.identity.remote_settings import RemoteSettings
+    from pinwarden.identity.remote_tokens import RemoteTarget
+    from pinwarden.system.state_folder import find_state_folder
+
+    home = Path.home()
+    remote = RemoteTarget(
+        server=args.connected_as,
+        url=target.url,
+        settings=settings or RemoteSettings(),
+        allow_private=args.allow_private,
+    )
+    return open_local_credential(remote, os.environ, home, on_failed)
+
+
+def _relay(target: HttpTarget, credential: RemoteCredential | None, *, allow_private: bool) -> int:
     address = HttpAddress.parse(target.url)
     rules = NetworkRules(allow_private=allow_private or is_private_literal(address.host))
     options = HttpOptions(address=address, headers=target.headers, rules=rules, repeat_if_closed=False)
-    bridge = RemoteBridge(options, target.transport, LineOutput())
+    bridge = RemoteBridge(options, target.transport, LineOutput(), credential)
     try:
         while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
             if len(line) > _MAX_LINE:
@@ -95,8 +135,15 @@ def _relay(target: HttpTarget, *, allow_private: bool) -> int:
 class RemoteBridge:
     """Sends the client's messages to one remote server, over Streamable HTTP or the older HTTP+SSE."""
 
-    def __init__(self, options: HttpOptions, transport: str, output: LineOutput) -> None:
+    def __init__(
+        self,
+        options: HttpOptions,
+        transport: str,
+        output: LineOutput,
+        credential: RemoteCredential | None = None,
+    ) -> None:
         self._options = options
+        self._credential = credential
         self._output = output
         self._may_be_sse = transport == "auto"
         """Whether the server may still be an HTTP+SSE server. False after its first response."""
@@ -133,7 +180,7 @@ class RemoteBridge:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if "mcp-session-id" in self._session:
             with suppress(PinwardenError, NoResponse), self._borrow_client() as client:
-                client.request(self._build_http_request("DELETE", {}, wait=_DELETE_SECONDS)).close()
+                self._send_http_request(client, "DELETE", {}, wait=_DELETE_SECONDS).close()
 
     # Streamable HTTP
 
@@ -145,18 +192,22 @@ class RemoteBridge:
             with self._borrow_client() as client:
                 with self._lock:
                     self._open[key] = client
-                response = client.request(self._build_http_request("POST", message, line))
-                if self._is_sse_server(response):
+                response = self._send_http_request(client, "POST", message, line)
+                if response.status in _DENIED and self._credential is not None:
+                    problem = _explain_refusal(self._credential, response)
+                    response.close()
+                elif self._is_sse_server(response):
                     response.close()
                     self._switch_to_sse(line, message)
                     return
-                if self._write_response(response, message):
+                elif self._write_response(response, message):
                     return
-                problem = _describe_status(response.status)
+                else:
+                    problem = _describe_status(response.status)
         except NoResponse:
             problem = "the server closed the connection before it responded"
         except PinwardenError as err:
-            problem = err.message
+            problem = f"{err.message}. {err.hint}" if err.code == "GRANT_KEY_INVALID" else err.message
         finally:
             with self._lock:
                 cancelled = self._open.pop(key, None) is None
@@ -197,7 +248,7 @@ class RemoteBridge:
                 return  # a stateless server notices the closed connection
         try:
             with self._borrow_client() as client:
-                response = client.request(self._build_http_request("POST", message, line, wait=_POST_SECONDS))
+                response = self._send_http_request(client, "POST", message, line, wait=_POST_SECONDS)
                 status = response.status
                 response.close()
         except NoResponse:
@@ -220,7 +271,7 @@ class RemoteBridge:
         attempt = 0
         while not self._closed.is_set():
             with suppress(NoResponse, PinwardenError), self._borrow_client() as client:
-                response = client.request(self._build_http_request("GET", {}))
+                response = self._send_http_request(client, "GET", {})
                 if response.status != 200 or response.content_type != _EVENTS:
                     response.close()
                     if response.status < 500:
@@ -231,6 +282,26 @@ class RemoteBridge:
                         self._output.write(data)
             self._closed.wait(_RECONNECT_SECONDS[min(attempt, len(_RECONNECT_SECONDS) - 1)])
             attempt += 1
+
+    def _send_http_request(
+        self,
+        client: HttpClient,
+        method: str,
+        message: Mapping[str, Any],
+        line: bytes | None = None,
+        wait: float | None = None,
+    ) -> HttpResponse:
+        """Send a request with the user's token, if there is one. If the server refuses the token, try once with a new
+        one: it did not execute the request."""
+        request = self._build_http_request(method, message, line, wait)
+        if self._credential is None:
+            return client.request(request)
+        token = self._credential.load()
+        response = client.request(_authorize(request, token))
+        if response.status != _UNAUTHORIZED or token is None:
+            return response
+        response.close()
+        return client.request(_authorize(request, self._credential.load(token.access_token)))
 
     def _build_http_request(
         self, method: str, message: Mapping[str, Any], line: bytes | None = None, wait: float | None = None
@@ -364,9 +435,26 @@ def _build_error(request_id: Any, problem: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": SERVER_UNAVAILABLE, "message": problem}}
 
 
+def _authorize(request: HttpRequest, token: RemoteToken | None) -> HttpRequest:
+    return (
+        request
+        if token is None
+        else replace(request, headers={**request.headers, "Authorization": f"Bearer {token.access_token}"})
+    )
+
+
+def _explain_refusal(credential: RemoteCredential, response: HttpResponse) -> str:
+    if response.status == _UNAUTHORIZED or credential.token is None:
+        return credential.explain_missing()
+    return credential.explain_refusal(credential.token, response.header("www-authenticate") or "")
+
+
 def _describe_status(status: int) -> str:
     if status in _DENIED:
-        return f"the server requires authentication (HTTP status {status}); add its header to the client's entry"
+        return (
+            f"the server requires authentication (HTTP status {status}); connect it with pinwarden remote connect, or "
+            "add its header to the client's entry"
+        )
     return f"the server responded with HTTP status {status}" if status >= 300 else "the server sent no response"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.inside_server import get_running_folder
-from pinwarden.system.state_folder import find_state_folder, prepare_state_folder
+from pinwarden.system.state_folder import DATABASE_FILE, find_state_folder, prepare_state_folder, read_host_id
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.event import AuditEvent
@@ -45,7 +45,7 @@ class GatewayState:
         self._is_empty = is_empty
         if url:
             _check_url(url)
-        self.url = url or str(folder / "gateway.sqlite")
+        self.url = url or str(folder / DATABASE_FILE)
         self._checked: dict[tuple[str, Path], float] = {}
 
     def close(self) -> None:
@@ -188,10 +188,23 @@ class GatewayState:
         """Return the folder with this gateway's copy of a published lock."""
         return self.folder / "published" / name
 
+    @cached_property
+    def grants_database(self) -> Database:
+        """The database of the grants for remote servers."""
+        return self._open("grants")
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the database is a file, so that no other host uses it."""
+        return not self.url.startswith(("postgresql://", "postgres://"))
+
+    def read_host_id(self) -> str:
+        """Return what identifies this state folder among all that use the database."""
+        return read_host_id(self.folder)
+
     def get_lock_location(self, lock: Path) -> str:
         """Return host and path of a lockfile, which identify it among all hosts that share the database."""
-        prepare_state_folder(self.folder)
-        return f"{_read_host_id(self.folder)}:{lock.resolve()}"
+        return f"{self.read_host_id()}:{lock.resolve()}"
 
     def open_change_feed(self) -> ChangeFeed | None:
         """Open a feed of what other gateways and reviewers change in a PostgreSQL database; None for SQLite."""
@@ -327,30 +340,4 @@ def _name_journal_folder(url: str) -> str:
     return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _read_host_id(folder: Path) -> str:
-    """Return the host name with a random suffix from the state folder, because host names are not unique."""
-    path = folder / "host"
-    new = folder / f"host.{os.getpid()}"
-    try:
-        if not path.exists():
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(os.urandom(8).hex())
-            with suppress(FileExistsError):  # another process created it
-                os.link(new, path)
-            new.unlink()
-        text = path.read_text("ascii")[:_SUFFIX_LENGTH]
-    except (OSError, UnicodeError) as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"{path} cannot be used: {err}") from err
-    if len(text) != _SUFFIX_LENGTH or not text.isalnum():
-        raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged", hint="Delete it; the gateway creates a new one.")
-    return f"{_get_host_name()[:64]}#{text}"
-
-
-_SUFFIX_LENGTH = 16
 _SECONDS_BETWEEN_RECORDS = 60.0  # between two writes for one server, because clients may connect often
-
-
-def _get_host_name() -> str:
-    """Return the host name. Like ``socket.gethostname()``, but ``socket`` is slow to import."""
-    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")

@@ -258,7 +258,7 @@ def check_authorization_response(query: str, state: str, metadata: IssuerMetadat
     if issuer != metadata.issuer and (issuer is not None or metadata.sends_issuer):
         raise login_error("issuer", "the response is not from the provider that was asked (RFC 9207)")
     if "error" in parameters:
-        raise login_error("provider", f"the provider refused: {_describe_error(parameters)}")
+        raise _refusal(parameters)
     code = parameters.get("code")
     if not code:
         raise login_error("response", "the response of the provider has no code")
@@ -302,7 +302,7 @@ def request_tokens(
     response = issuer.post_form(metadata.token_endpoint, fields, authorization)
     document = parse_document(response.body, "the token response")
     if response.status != 200:
-        raise login_error("provider", f"the provider refused: {_describe_error(document.value)}")
+        raise _refusal(document.value)
     if str(document.value.get("token_type", "")).lower() != "bearer" or not document.value.get("access_token"):
         raise login_error("provider", "the provider sent no bearer token")
     return document
@@ -311,6 +311,13 @@ def request_tokens(
 def login_error(reason: str, message: str) -> PinwardenError:
     """Return the error for a login that is refused. ``reason`` is for programs and the audit log."""
     return PinwardenError("LOGIN_REFUSED", message, data={"reason": reason})
+
+
+def _refusal(parameters: Mapping[str, Any]) -> PinwardenError:
+    """Return the error for a refusal of the provider. Its data have the error code of OAuth (RFC 6749, section 5.2)."""
+    error = parameters.get("error")
+    data = {"reason": "provider", **({"error": error[:80]} if isinstance(error, str) else {})}
+    return PinwardenError("LOGIN_REFUSED", f"the provider refused: {_describe_error(parameters)}", data=data)
 
 
 def _describe_error(parameters: Mapping[str, Any]) -> str:

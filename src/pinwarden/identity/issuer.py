@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
 from pinwarden.core import strict_json
+from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.strict_json import Limits
-from pinwarden.core.typed_json import JsonObject
+from pinwarden.core.typed_json import Invalid, JsonObject
 from pinwarden.identity.signed_token import VerificationKey, parse_keys
-from pinwarden.system.net.connections import ServiceEndpoint, is_private_literal
-from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchResponse, FetchRules
+from pinwarden.system.net.connections import ServiceEndpoint
+from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchResponse, FetchRules, UploadBody
 from pinwarden.system.target import HttpAddress
 
 
@@ -56,11 +58,14 @@ class IssuerMetadata(Record):
     userinfo_endpoint: str = ""
     end_session_endpoint: str = ""
     registration_endpoint: str = ""
+    revocation_endpoint: str = ""
     code_challenge_methods: tuple[str, ...] = ()
     token_auth_methods: tuple[str, ...] = ("client_secret_basic",)
     scopes: tuple[str, ...] = ()
     sends_issuer: bool = False
     """Whether authorization responses have the parameter ``iss`` (RFC 9207)."""
+    reads_client_documents: bool = False
+    """Whether a client id may be the address of a client metadata document."""
 
 
 class _Fetched(Record):
@@ -81,14 +86,19 @@ class Issuer:
         variables: Mapping[str, str] | None = None,
         ca_file: Path | None = None,
         allow_private: bool = True,
+        needs_keys: bool = True,
     ) -> None:
-        """``variables`` may name a proxy. Without ``allow_private``, the issuer must have a public address."""
+        """``variables`` may name a proxy. Without ``allow_private``, the issuer must have a public address.
+
+        Without ``needs_keys``, only the metadata are fetched, as for an authorization server whose tokens are opaque.
+        """
         self.url = url
         self._address = check_issuer_url(url)
         self._limits = limits
         self._clock = clock
         self._ca_file = ca_file
         self._private_host = self._address.host if allow_private else None
+        self._needs_keys = needs_keys
         self._fetching = Lock()
         self._fetched: _Fetched | None = None
         self._last_attempt: float | None = None
@@ -163,7 +173,7 @@ class Issuer:
             self._last_attempt = self._clock()
             try:
                 metadata = self._fetch_metadata()
-                keys = parse_keys(self._get_json(metadata.jwks_uri, "the key set").value)
+                keys = self._fetch_keys(metadata)
             except PinwardenError as err:
                 self._failure = err
                 self._get_usable()
@@ -173,10 +183,20 @@ class Issuer:
             if before is None or before.keys != keys:
                 self.generation += 1
 
+    def register_client(self, url: str, document: Mapping[str, Any]) -> JsonObject:
+        """Register a client (RFC 7591), once. Returns what the issuer stored. Blocks."""
+        response = self._post(url, canonicalize(document), "application/json")
+        if response.status not in (200, 201):
+            raise PinwardenError("ISSUER_INVALID", f"the issuer {self.url} refused to register the client")
+        return parse_document(response.body, "the registration")
+
     def post_form(self, url: str, form: Mapping[str, str], authorization: str | None = None) -> FetchResponse:
         """Send a form to an endpoint of the issuer, once. Returns the response, even if it is an error. Blocks."""
-        body = urlencode(form).encode()
-        return self._send(url, lambda wanted: self._fetcher.send(wanted, max_bytes=_FORM_BYTES), authorization, body)
+        return self._post(url, urlencode(form).encode(), "application/x-www-form-urlencoded", authorization)
+
+    def _post(self, url: str, body: bytes, media_type: str, authorization: str | None = None) -> FetchResponse:
+        upload = UploadBody(method="POST", body=body, media_type=media_type)
+        return self._send(url, lambda wanted: self._fetcher.send(wanted, max_bytes=_FORM_BYTES), authorization, upload)
 
     def get_with_token(self, url: str, token: str) -> FetchResponse:
         """Request a document of the issuer, such as the claims about a user, with an access token. Blocks."""
@@ -199,6 +219,13 @@ class Issuer:
                 return parse_metadata(document, self.url)
         raise PinwardenError("ISSUER_INVALID", f"the issuer {self.url} has no metadata at its well-known addresses")
 
+    def _fetch_keys(self, metadata: IssuerMetadata) -> tuple[VerificationKey, ...]:
+        if not self._needs_keys:
+            return ()
+        if not metadata.jwks_uri:
+            raise PinwardenError("ISSUER_INVALID", f"the metadata of the issuer {self.url} have no jwks_uri")
+        return parse_keys(self._get_json(metadata.jwks_uri, "the key set").value)
+
     def _find_json(self, url: str) -> JsonObject | None:
         """Return a JSON object; None if there is none, even if the server shows a page instead."""
         response = self._send(url, self._fetcher.get, optional=True)
@@ -217,7 +244,7 @@ class Issuer:
         url: str,
         send: Callable[[FetchRequest], FetchResponse],
         authorization: str | None = None,
-        form: bytes | None = None,
+        upload: UploadBody | None = None,
         *,
         optional: bool = False,
     ) -> FetchResponse:
@@ -228,7 +255,11 @@ class Issuer:
             ca_file=self._ca_file,
         )
         wanted = FetchRequest(
-            endpoint=endpoint, url=url, accept="application/json", authorization=authorization, form=form
+            endpoint=endpoint,
+            url=url,
+            accept="application/json",
+            authorization=authorization,
+            upload=upload,
         )
         try:
             return send(wanted)
@@ -248,11 +279,21 @@ _JSON = Limits(max_bytes=512 * 1024, max_depth=20)
 def check_issuer_url(url: str) -> HttpAddress:
     """Check the URL of an issuer: HTTPS, or HTTP on this machine, without a query."""
     address = HttpAddress.parse(url)
-    if address.scheme != "https" and not is_private_literal(address.host):
+    if not is_encrypted_or_local(address):
         raise PinwardenError("ISSUER_INVALID", f"the issuer {address} must use HTTPS")
     if "?" in url or "#" in url:
         raise PinwardenError("ISSUER_INVALID", f"the issuer {address} must be a URL without a query")
     return address
+
+
+def is_encrypted_or_local(address: HttpAddress) -> bool:
+    """Whether what is sent to an address cannot be read on the network: HTTPS, or this machine."""
+    if address.scheme == "https" or address.host == "localhost":
+        return True
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return False
 
 
 def list_metadata_urls(issuer: str) -> tuple[str, ...]:
@@ -270,11 +311,11 @@ def parse_metadata(document: JsonObject, issuer: str) -> IssuerMetadata:
     if named != issuer:
         document.fail("issuer", f"is {named[:200]!a} instead of {issuer!a}; the two must be identical")
 
-    def url(name: str, *, required: bool = False) -> str:
-        if not required and document.value.get(name) is None:
+    def url(name: str) -> str:
+        if document.value.get(name) is None:
             return ""
         address = document.parse_string(name, HttpAddress.parse)
-        if address.scheme != "https" and not is_private_literal(address.host):
+        if not is_encrypted_or_local(address):
             document.fail(name, "does not use HTTPS")
         return document.string(name)
 
@@ -283,27 +324,30 @@ def parse_metadata(document: JsonObject, issuer: str) -> IssuerMetadata:
 
     return IssuerMetadata(
         issuer=named,
-        jwks_uri=url("jwks_uri", required=True),
+        jwks_uri=url("jwks_uri"),
         authorization_endpoint=url("authorization_endpoint"),
         token_endpoint=url("token_endpoint"),
         userinfo_endpoint=url("userinfo_endpoint"),
         end_session_endpoint=url("end_session_endpoint"),
         registration_endpoint=url("registration_endpoint"),
+        revocation_endpoint=url("revocation_endpoint"),
         code_challenge_methods=words("code_challenge_methods_supported"),
         token_auth_methods=words("token_endpoint_auth_methods_supported") or ("client_secret_basic",),
         scopes=words("scopes_supported"),
         sends_issuer=document.value.get("authorization_response_iss_parameter_supported") is True,
+        reads_client_documents=document.value.get("client_id_metadata_document_supported") is True,
     )
 
 
-def parse_document(body: bytes, name: str) -> JsonObject:
-    """Parse a JSON object that an issuer sent."""
+def parse_document(body: bytes, name: str, invalid: Invalid | None = None) -> JsonObject:
+    """Parse a JSON object that an issuer sent. ``invalid`` replaces the error ISSUER_INVALID."""
 
-    def invalid(path: str, problem: str) -> PinwardenError:
+    def issuer_invalid(path: str, problem: str) -> PinwardenError:
         return PinwardenError("ISSUER_INVALID", f"{name} of the issuer is invalid: {path or 'it'} {problem}")
 
+    fail = invalid or issuer_invalid
     try:
         value: Any = strict_json.parse_json(body, _JSON)
     except PinwardenError as err:
-        raise PinwardenError("ISSUER_INVALID", f"{name} of the issuer is invalid: {err.message}") from err
-    return JsonObject(value, "", invalid)
+        raise fail("", f"is not JSON: {err.message}") from err
+    return JsonObject(value, "", fail)

@@ -330,9 +330,9 @@ def parse_policy(data: bytes) -> Policy:
 
 
 def parse_policy_file(data: bytes) -> Policy | None:
-    """Parse a project's ``pinwarden.toml``. None if it has other settings (``[identity]``), but no policy."""
+    """Parse a project's ``pinwarden.toml``. None if it has only other settings, such as ``[identity]``."""
     document = _parse_toml(data)
-    if "policy" not in document and "identity" in document:
+    if "policy" not in document and {"identity", "remotes"} & document.keys():
         return None
     return _policy_from_document(document)
 

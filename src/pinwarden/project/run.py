@@ -30,6 +30,7 @@ from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, starts_local_command
 from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
+from pinwarden.project.remote_access import may_be_connected
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
@@ -225,7 +226,7 @@ def _resolve_folder(project: Project, folder: str | None) -> str | None:
 def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[str]) -> ServerLaunch:
     """Prepare the bridge to a remote server. Its environment has the address and headers, which may be secret."""
     _refuse_other_arguments((), arguments_given)
-    target = _find_remote_target(project, entry)
+    target = find_remote_target(project, entry)
     values = {_REMOTE_URL: target.url}
     words = [sys.executable, "-m", _BRIDGE, f"${{{_REMOTE_URL}}}", "--transport", target.transport]
     for number, (name, value) in enumerate(target.headers.items()):
@@ -233,11 +234,18 @@ def _prepare_remote(project: Project, entry: Entry, arguments_given: Sequence[st
         values[variable] = value
         words += ["--header", f"{name}: ${{{variable}}}"]
     filled_in = {name: expand_placeholders(value, project.variables) for name, value in values.items()}
-    return ServerLaunch(command=tuple(words), environment=build_child_environment(filled_in, project.variables, ()))
+    own: tuple[str, ...] = ()
+    if may_be_connected(project, target):
+        words += ["--connected-as", entry.name, "--settings", str(project.policy_file.absolute())]
+        own = tuple(name for name in project.variables if name.startswith(("PINWARDEN_", "XDG_STATE_HOME")))
+    return ServerLaunch(command=tuple(words), environment=build_child_environment(filled_in, project.variables, own))
 
 
-def _find_remote_target(project: Project, entry: Entry) -> HttpTarget:
-    """Return the approved address, with the header values that the client passes in variables or has in its file."""
+def find_remote_target(project: Project, entry: Entry) -> HttpTarget:
+    """Return the approved address, with the header values that the client passes in variables or has in its file.
+
+    Both may have placeholders.
+    """
     from pinwarden.clients.enforceable import name_header_variable
     from pinwarden.lock.locked_launch import build_remote_target, find_remote_launch
 

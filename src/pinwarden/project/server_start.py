@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.project.project import load_policies
+from pinwarden.project.remote_access import authorize_probe
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.target import PROJECT_FOLDER
 
@@ -71,18 +72,27 @@ def prepare_start(
     return PreparedStart(command=words, environment=started.environment, cwd=started.cwd)
 
 
-def prepare_probe(
-    project: Project, name: str, target: Target, options: ProbeOptions, entry: Entry | None = None
+def prepare_probe(  # noqa: PLR0913 - what is probed, and how
+    project: Project,
+    name: str,
+    target: Target,
+    options: ProbeOptions,
+    entry: Entry | None = None,
+    *,
+    anonymous: bool = False,
 ) -> PreparedProbe:
     """Prepare the probe of a server. With its lock entry, the server is started from the locked bytes.
 
-    Without ``options.allow_execute``, the target is returned unchanged, and the probe then refuses to start it.
+    A remote server that the user connected gets the user's token, unless the probe is ``anonymous``. A command without
+    ``options.allow_execute`` is returned unchanged, and the probe then refuses to start it.
     """
     from pinwarden.lock.locked_launch import starts_local_command
     from pinwarden.project.run import ServerLaunch
     from pinwarden.system.target import StdioTarget
 
     policy = load_policies(project).own
+    if not isinstance(target, StdioTarget) and not anonymous:
+        target = authorize_probe(project, name, target)
     if not isinstance(target, StdioTarget) or not options.allow_execute:
         return PreparedProbe(target=target, options=options)
     started = None if entry is None else _prepare_locked_command(project, entry, target)

@@ -55,6 +55,12 @@ SIGNED_IN = "signed_in"
 SIGN_IN_REFUSED = "sign_in_refused"
 """A code, token or login was refused. Of many, only the 1st, 10th, 100th and so on of a run are recorded."""
 
+GRANT_ADDED = "grant_added"
+"""A person connected a remote server: ``by`` is the person, ``item`` the id of the grant."""
+GRANT_REMOVED = "grant_removed"
+"""A grant was deleted with its tokens."""
+GRANT_FAILED = "grant_failed"
+"""A grant cannot be used any more, so the person has to connect the server again."""
 ARCHIVED = "archived"
 """The oldest entries were moved into a file: ``item`` is its name, ``observed`` its digest, ``call`` its head."""
 
@@ -78,6 +84,9 @@ KINDS = (
     TOKEN_REVOKED,
     SIGNED_IN,
     SIGN_IN_REFUSED,
+    GRANT_ADDED,
+    GRANT_REMOVED,
+    GRANT_FAILED,
     ARCHIVED,
 )
 
