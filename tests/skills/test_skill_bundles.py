@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pinwarden.core.record import replace
+from pinwarden.project.project import Project
+from pinwarden.project.skills import write_skills
+from pinwarden.skills.skills_file import SkillsLock
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
 from tests.registry.replica import Replica
@@ -172,6 +177,32 @@ def test_attack_text_that_looks_like_an_attack_is_not_installed(publisher: Publi
     assert not (project.root / CLAUDE).exists()
     assert project.install("acme.evil", "--approve-warnings").code == 0
     assert project.codes() == []
+
+
+@pytest.mark.parametrize("place", ["../victim/pdf", "~/.claude/skills/pdf", "src/pdf"])
+@pytest.mark.parametrize("command", ["update", "remove"])
+def test_attack_a_lock_cannot_name_folders_to_write_or_remove(
+    publisher: Publisher, tmp_path: Path, place: str, command: str
+) -> None:
+    """Attack: a repository whose lock, correctly sealed, has a skill in a folder of its victim."""
+    project = Installer(tmp_path, publisher)
+    tool = f"acme.{command}{len(place)}"
+    publisher.publish(tool, "1.0.0", {"SKILL.md": PDF})
+    assert project.install(tool).code == 0
+    target = project.home / place[2:] if place.startswith("~/") else project.root / place
+    shutil.copytree(project.root / CLAUDE, target)
+    own = Project(root=project.root, lock=project.lock, home=project.home)
+    write_skills(
+        own,
+        lambda lock: SkillsLock(skills=tuple(replace(one, places=(place, *one.places)) for one in lock.skills)),
+        "2026-01-01T00:00:00Z",
+    )
+    publisher.publish(tool, "1.0.1", {"SKILL.md": PDF.replace("merge", "split")})
+    options = ("--yes",) if command == "update" else ()
+    outcome = project.run(command, tool, *options)
+    assert (outcome.code != 0, "LOCK_INVALID" in outcome.out + outcome.err) == (True, True)
+    for folder in (target, project.root / CLAUDE, project.root / SHARED):
+        assert (folder / "SKILL.md").read_text() == PDF
 
 
 def test_a_folder_without_a_skill_is_not_packed_as_one(tmp_path: Path) -> None:

@@ -120,9 +120,21 @@ class SkillRoots(Record):
                 continue
         return str(path)
 
-    def locate(self, place: str) -> Path:
-        """Return the folder of a place, as `display` wrote it."""
-        return self.home / place[2:] if place.startswith("~/") else self.project / place
+    def locate_installed(self, place: str, *, user: bool) -> Path:
+        """Return the folder of a place of an installed skill, as `display` wrote it.
+
+        Raises LOCK_INVALID if it is not in a folder that skills of this scope are installed into: the lock can come
+        from a repository, and what it names is written and removed.
+        """
+        path = self.home / place[2:] if place.startswith("~/") else self.project / place
+        folders = [self.find_install_folder(client, user=user) for client in SKILL_FOLDERS]
+        if path.parent not in folders or path.name in ("", ".", ".."):
+            raise PinwardenError(
+                "LOCK_INVALID",
+                f"the lock has a skill at {place[:200]!a}, which is no folder that skills are installed into",
+                hint="Nothing was written. Restore the lock, or lock the skills again: pinwarden init",
+            )
+        return path
 
     def has_skills(self, *, user: bool) -> bool:
         """Whether a skill folder of the project, or of the user, has anything in it."""

@@ -119,12 +119,13 @@ def write_bundle(project: Project, bundle: SkillPlaces, lock_options: LockOption
     A skill that the locked version of the bundle had in these folders and the new one has not is removed.
     """
     roots, earlier = project.skill_roots, find_bundled(project, bundle.pin.tool)
+    user = project.scope == "user"
     targets = bundle.list_targets()
     dropped = [
         target
         for locked in earlier
         for place in locked.places
-        if (target := roots.locate(place)) not in targets and target.parent in bundle.folders
+        if (target := roots.locate_installed(place, user=user)) not in targets and target.parent in bundle.folders
     ]
     written: list[str] = []
 

@@ -30,7 +30,10 @@ def remove_skills(project: Project, name: str, now: str, *, keep_folders: bool) 
     """Remove skills from the lock. Folders from a bundle are removed too, if they are as they were installed."""
     roots, skills = project.skill_roots, find_locked_skills(project, name)
     installed = {
-        roots.locate(place): locked for locked in skills if locked.bundle is not None for place in locked.places
+        roots.locate_installed(place, user=project.scope == "user"): locked
+        for locked in skills
+        if locked.bundle is not None
+        for place in locked.places
     }
     removed: list[Path] = []
 

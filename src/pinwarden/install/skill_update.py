@@ -113,7 +113,10 @@ def _prepare(group: Sequence[LockedSkill], context: UpdateContext) -> SkillUpdat
     if (new_pin.root_cid, new_pin.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return SkillUpdate(pin=pin, bundle=None, rows=rows)
     roots = context.project.skill_roots
-    folders = dict.fromkeys(roots.locate(place).parent for locked in group for place in locked.places)
+    user = context.project.scope == "user"
+    folders = dict.fromkeys(
+        roots.locate_installed(place, user=user).parent for locked in group for place in locked.places
+    )
     bundle = SkillPlaces(pin=new_pin, skills=skills, folders=tuple(folders))
     rows = (
         *rows,

@@ -33,18 +33,19 @@ def read_front_matter(text: str) -> FrontMatter:
     end = next(
         (index for index, line in enumerate(lines[1:], 1) if re.fullmatch(r"-{3,}\s*|\.{3}\s*", line)), len(lines)
     )
-    members: dict[str, str] = {}
+    parts: dict[str, list[str]] = {}
     unusual: list[str] = []
     current = ""
     for line in lines[1:end]:
         match = _MEMBER.fullmatch(line.rstrip())
         if match is not None:
             current = match[1].strip().lower().replace("_", "-").replace(" ", "-")
-            members[current] = "\n".join(filter(None, (members.get(current), match[2] or "")))
+            parts.setdefault(current, []).append(match[2] or "")
         elif line[:1] in (" ", "\t", "-") and current and not _NESTED_POWER.match(line):
-            members[current] += f"\n{line.rstrip()}"
+            parts[current].append(line.rstrip())
         elif line.strip() and not line.startswith("#"):
             unusual.append(line.strip())
+    members = {name: _join(lines) for name, lines in parts.items()}
     return FrontMatter(
         name=_read_plain(members.get("name", "")),
         description=_read_plain(members.get("description", "")),
@@ -53,6 +54,12 @@ def read_front_matter(text: str) -> FrontMatter:
         unusual=tuple(unusual),
         body="\n".join(lines[end + 1 :]),
     )
+
+
+def _join(lines: list[str]) -> str:
+    """Join the lines of a member. An indented line keeps an empty first one, as in a block."""
+    first, *others = lines
+    return "\n".join([first, *others]) if first or (others and others[0][:1] in " \t-") else "\n".join(others)
 
 
 def _read_plain(value: str) -> str:

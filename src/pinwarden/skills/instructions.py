@@ -17,6 +17,7 @@ from pinwarden.skills.skill import FileBytes, FoundSkill, build_instructions
 from pinwarden.skills.skill_folders import read_regular_file, walk_project
 
 _MAX_BYTES = 1024 * 1024  # of one file; clients cut or refuse far smaller ones
+_MAX_FOUND = 5_000
 _MAX_IMPORTED = 100
 _MAX_DEPTH = 5  # as Claude Code and Gemini CLI
 _IMPORT = re.compile(r"(?:^|(?<=\s))@((?:\.{0,2}/|~/)?[\w.+-]+(?:/[\w.+-]+)*)", re.MULTILINE)
@@ -37,6 +38,9 @@ def find_instructions(roots: SkillRoots) -> tuple[FoundSkill, ...]:
             described = describe_instruction_file(path)
             if described is not None and not entry.is_dir():
                 found.append(_read(roots.project, path, described.clients, imports=described.imports))
+                if len(found) > _MAX_FOUND:
+                    message = f"{roots.project} has more than {_MAX_FOUND} instruction files"
+                    raise PinwardenError("FILE_UNREADABLE", message)
     return tuple(sorted(found, key=lambda one: one.place))
 
 

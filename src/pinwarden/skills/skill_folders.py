@@ -16,6 +16,8 @@ from pinwarden.skills.skill import MAIN_FILE, MAX_BYTES, MAX_FILES, FileBytes, F
 HAS_MODES = os.name == "posix"
 """Whether files have executable bits here."""
 _MAX_FOLDERS = 200_000  # that are searched for nested skill folders
+_MAX_ENTRIES = 4 * MAX_FILES  # in one skill: files, folders and links
+_MAX_TOTAL = 256 * 1024 * 1024  # bytes of all skills of a project or user, which are compared in memory
 _NEVER_SEARCHED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__"})
 
 
@@ -39,7 +41,7 @@ def read_skill_folder(folder: Path, name: str | None = None) -> FoundSkill | Non
     files: dict[str, FileBytes] = {}
     problems: list[str] = []
     known, size, is_skill = PathSet(), 0, False
-    for path, entry in _walk(folder, ""):
+    for path, entry in _walk(folder):
         is_skill = is_skill or entry.name.lower() == MAIN_FILE.lower()
         try:
             known.add(check_portable(path))
@@ -65,6 +67,7 @@ def _read_all(
     roots: SkillRoots, folders: Mapping[Path, tuple[str, ...]], *, within: Path, of_user: bool
 ) -> tuple[FoundSkill, ...]:
     found: dict[str, FoundSkill] = {}
+    total = 0
     for folder, clients in folders.items():
         for entry in list_skill_entries(folder):
             place = roots.display(folder / entry.name)
@@ -74,6 +77,10 @@ def _read_all(
             one = _read_entry(folder / entry.name, within)
             if one is not None:
                 found[place] = replace(one, place=place, clients=clients, of_user=of_user)
+                total += sum(file.size for file in one.skill.files)
+                if total > _MAX_TOTAL:
+                    message = f"the skills in {folder.parent} have more than {_MAX_TOTAL} bytes"
+                    raise PinwardenError("FILE_UNREADABLE", message)
     return tuple(found[place] for place in sorted(found))
 
 
@@ -92,17 +99,24 @@ def _read_entry(path: Path, within: Path) -> FoundSkill | None:
     return replace(one, problems=(*one.problems, f"it is a link to {real}, outside of {within.name or within}"))
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    try:
-        with os.scandir(folder) as scan:
-            entries = sorted(scan, key=lambda entry: entry.name)
-    except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{folder} cannot be read: {err.strerror or err}") from err
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
-        else:
-            yield prefix + entry.name, entry
+def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield everything in a folder that is not a folder. Raises FILE_UNREADABLE if there is too much in it."""
+    pending, count = [(folder, "")], 0
+    while pending:
+        current, prefix = pending.pop()
+        try:
+            with os.scandir(current) as scan:
+                entries = list(scan)
+        except OSError as err:
+            raise PinwardenError("FILE_UNREADABLE", f"{current} cannot be read: {err.strerror or err}") from err
+        count += len(entries)
+        if count > _MAX_ENTRIES:
+            raise PinwardenError("FILE_UNREADABLE", f"{folder} has more than {_MAX_ENTRIES} files and folders")
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append((Path(entry.path), f"{prefix}{entry.name}/"))
+            else:
+                yield prefix + entry.name, entry
 
 
 def read_regular_file(path: Path, limit: int = MAX_BYTES) -> FileBytes | str:

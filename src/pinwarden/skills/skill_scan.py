@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from pinwarden.core.record import Record
 from pinwarden.skills.powers import Power, find_powers
@@ -51,7 +52,11 @@ _TAGS = re.compile("[\U000e0020-\U000e007e]")
 _ESCAPE = re.compile("\x1b[\\[\\]PX^_]|[\x9b\x9d]")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
 _NEW_PASSAGE = re.compile(r"[ \t]*(?:[-*+]|\d+[.)]|#+|\||>)[ \t]*\S")
-_MAX_LINE = 2_000
+_MAX_SCANNED = 1024 * 1024
+"""Characters of one file. A longer file is a warning, so that nothing can hide behind its first part."""
+_MAX_PASSAGE, _PASSAGE_OVERLAP = 4_000, 400
+_MAX_LINE, _LINE_OVERLAP = 2_000, 900
+"""Longer passages and lines are searched in pieces that overlap, because searching takes quadratic time."""
 _MAX_LINES = 50  # of one passage: data files have no blank lines
 _MAX_EXCERPT = 120
 
@@ -64,7 +69,7 @@ _DOWNLOAD_AND_RUN = re.compile(
     rf"{_GET}[^\n|]{{0,500}}\|(?:[^\n|]{{0,200}}\|)?\s*{_SHELL}"
     rf"|(?:{_SHELL}\s+(?:-\w+\s+)*|\beval\s+|\bsource\s+|^\s*\.\s+)[\"']?(?:<\(|\$\(|`)\s*{_GET}"
     rf"|\b(?:iex|invoke-expression)\b[^\n]{{0,80}}\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring)\b"
-    rf"|{_GET}[^\n]{{0,300}}(?:-o|-O|--output|>)\s*(\S{{1,200}})[^\n]{{0,200}}(?:&&|;)\s*(?:chmod\s+\S+\s+\S+\s*(?:&&|;)\s*)?"
+    rf"|{_GET}[^\n]{{0,300}}(?:\s-[a-zA-Z]{{0,8}}[oO]|\s--output|>)[\s=]*([^\s;&|]{{1,200}}+)[^\n]{{0,200}}(?:&&|;)\s*(?:chmod\s+\S+\s+\S+\s*(?:&&|;)\s*)?"
     rf"(?:{_SHELL}\s+)?(?:\./)?\1\b",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -144,20 +149,34 @@ def _scan_file(file: SkillFile) -> Iterator[_Match]:
             yield _Match(code="opaque_program", excerpt=file.path, message=message)
         return
     seen: set[str] = set()
+    if len(text) > _MAX_SCANNED:
+        yield _Match(code="oversized_text", excerpt=file.path)
+        text = text[:_MAX_SCANNED]
     for match in (*_find_phrases(file, text), *_find_characters(text), *_find_commands(text)):
         if match.code not in seen:  # one finding per code and file, as for an item of a server
             seen.add(match.code)
             yield match
 
 
+def cut_pieces(text: str, size: int, overlap: int) -> Iterator[str]:
+    """Yield pieces of at most ``size`` characters that overlap."""
+    for start in range(0, max(1, len(text) - overlap), size - overlap):
+        yield text[start : start + size]
+
+
 def _find_phrases(file: SkillFile, text: str) -> Iterator[_Match]:
+    found: set[str] = set()
     for passage in split_passages(text) if file.kind == "prompt" else ():
-        for cue in find_cues(passage):
-            if cue.code in _PAYLOAD_CODES or (cue.code in _PHRASE_CODES and _is_order(passage, cue)):
-                yield _Match(code=cue.code, excerpt=cue.excerpt)
-        remote = _REMOTE_INSTRUCTIONS.search(" ".join(passage.split())[:_MAX_LINE])
-        if remote is not None:
-            yield _Match(code="remote_instructions", excerpt=remote[0])
+        for piece in cut_pieces(passage, _MAX_PASSAGE, _PASSAGE_OVERLAP):
+            for cue in find_cues(piece):
+                counts = cue.code in _PAYLOAD_CODES or cue.code in _PHRASE_CODES
+                if counts and cue.code not in found and (cue.code in _PAYLOAD_CODES or _is_order(piece, cue)):
+                    found.add(cue.code)
+                    yield _Match(code=cue.code, excerpt=cue.excerpt)
+        for piece in cut_pieces(" ".join(passage.split()), _MAX_LINE, _LINE_OVERLAP):
+            remote = _REMOTE_INSTRUCTIONS.search(piece)
+            if remote is not None:
+                yield _Match(code="remote_instructions", excerpt=remote[0])
 
 
 def _is_order(passage: str, cue: Cue) -> bool:
@@ -169,7 +188,10 @@ def _is_order(passage: str, cue: Cue) -> bool:
 
 def _measure(passage: str, cue: Cue) -> float:
     taking_part = (part for part in split_sentences(passage) if part.start < cue.end and cue.start < part.end)
-    return max((measure_steering(passage[part.start : part.end]) for part in taking_part), default=_MIN_EVIDENCE)
+    return max((_measure_sentence(passage[part.start : part.end]) for part in taking_part), default=_MIN_EVIDENCE)
+
+
+_measure_sentence = lru_cache(maxsize=4_096)(measure_steering)
 
 
 def _find_characters(text: str) -> Iterator[_Match]:
@@ -185,11 +207,12 @@ def _find_characters(text: str) -> Iterator[_Match]:
 
 
 def _find_commands(text: str) -> Iterator[_Match]:
-    for line in text.replace("\\\n", " ").splitlines():
-        found = _DOWNLOAD_AND_RUN.search(line[:_MAX_LINE])
+    lines = text.replace("\\\n", " ").splitlines()
+    for piece in (piece for line in lines for piece in cut_pieces(line, _MAX_LINE, _LINE_OVERLAP)):
+        found = _DOWNLOAD_AND_RUN.search(piece)
         if found is not None and not _runs_known_installer(found[0]):
             yield _Match(code="download_and_run", excerpt=found[0])
-        redirected = _INDEX_REDIRECTED.search(line[:_MAX_LINE])
+        redirected = _INDEX_REDIRECTED.search(piece)
         if redirected is not None and not _HERE.match(next(filter(None, redirected.groups()))):
             yield _Match(code="index_redirected", excerpt=redirected[0])
 
