@@ -645,7 +645,7 @@ class Published:
 )
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """A published server of each kind, proved and built once for all workers."""
-    from pinwarden.lock.lock_store import hold_write_lock
+    from pinwarden.system.files import hold_write_lock
 
     names = request.param
     shared = tmp_path_factory.getbasetemp()

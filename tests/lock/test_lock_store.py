@@ -20,9 +20,7 @@ from pinwarden import PinwardenError
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.extension import format_surface_path, pin_surface, with_extension
 from pinwarden.lock.lock_store import (
-    MAX_WAIT_SECONDS,
     LockWrite,
-    hold_write_lock,
     read,
     read_with_files,
     surfaces_folder_name,
@@ -31,6 +29,7 @@ from pinwarden.lock.lock_store import (
 from pinwarden.lock.lockfile import Lock, put_entries, remove_entries, verify, verify_files
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from pinwarden.system.clock import now
+from pinwarden.system.files import MAX_WAIT_SECONDS, hold_write_lock
 from tests.conformance.vectors import REPOSITORY
 from tests.support.locks import LATER, NOON, SURFACE, entry, our_entry, record
 

@@ -13,8 +13,7 @@ from pinwarden.bundle.trust import TrustStore, encode_trust_store, parse_trust_s
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.signed_note import NoteKey
-from pinwarden.lock.lock_store import hold_write_lock
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.system.files import hold_write_lock, read_file, write_atomically
 
 TRUST_VARIABLE = "PINWARDEN_TRUST"
 POLICY_NAME = "installer-policy.json"

@@ -11,12 +11,10 @@ from typing import Any
 
 from orjson import dumps, loads
 
-from pinwarden.core.strict_json import DEFAULT_LIMITS, JITER_DEPTH, has_unique_members
+from pinwarden.core.strict_json import DEFAULT_LIMITS, JITER_DEPTH, SHORT_TEXT_BYTES, has_unique_members
 
-__all__ = ["SHORT_TEXT_BYTES", "is_strict", "loads"]
+__all__ = ["is_strict", "loads"]
 
-SHORT_TEXT_BYTES = 2 * JITER_DEPTH
-"""A text of at most this many bytes cannot exceed the limits on nesting and on the length of numbers."""
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG_RUN = b"0" * DEFAULT_LIMITS.max_digits
 _APPEND_NEWLINE = 1024  # orjson.OPT_APPEND_NEWLINE

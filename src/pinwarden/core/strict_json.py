@@ -41,6 +41,8 @@ DEFAULT_LIMITS = Limits()
 
 
 JITER_DEPTH = 200  # jiter's maximum depth; an empty array or object can be one level deeper
+SHORT_TEXT_BYTES = 2 * JITER_DEPTH
+"""A text of at most this many bytes cannot exceed the limits on nesting and on the length of numbers."""
 
 # Maps digits to 0 and E to e, so that a substring search finds long numbers and, without plus signs, large exponents.
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789E", b"0000000000e")

@@ -15,12 +15,11 @@ from pinwarden.gateway.store.approvals import TrustedSurface, TrustedSurfaces
 from pinwarden.lock.entry import is_for_client
 from pinwarden.surface.surface import Surface, parse_surface
 from pinwarden.system.clock import now
+from pinwarden.system.files import read_file_stamp
 
 if TYPE_CHECKING:
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.lock.lockfile import Lock as LockFile
-
-_Stamp = tuple[int, int, int]
 
 
 class LockApprovals:
@@ -39,13 +38,13 @@ class LockApprovals:
         self._server = server
         self._client = client
         self._lock = Lock()
-        self._file_stamp: _Stamp | None = None
+        self._file_stamp: tuple[int, int, int] | None = None
         self._known: ApprovedSurface | None = None
 
     def get_current(self) -> ApprovedSurface | None:
         """Return the approved surface. Cheap while the file is unchanged."""
         with self._lock:
-            stamp = _read_file_stamp(self._path)
+            stamp = read_file_stamp(self._path)
             generation = 0 if self._shared is None else self._shared.generation
             if self._known is None or stamp != self._file_stamp or generation != self._generation:
                 self._known = None
@@ -102,14 +101,6 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
             raise PinwardenError("LOCK_TAMPERED", f"{pin.path} differs from the file that the lock pins")
         return parse_surface(data), str(pin.file_digest)
     raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {server[:120]!a}")
-
-
-def _read_file_stamp(path: Path) -> _Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 _REFRESH_SECONDS = 0.25  # pause between two queries

@@ -40,7 +40,7 @@ from pinwarden.lock.extension import read_extension
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy, tighten
 from pinwarden.lock.locked_launch import describe_launch
 from pinwarden.lock.policy import parse_policy
-from pinwarden.system.files import create_file, read_file, try_lock_file, write_atomically
+from pinwarden.system.files import create_file, read_file, read_file_stamp, try_lock_file, write_atomically
 from pinwarden.system.net.connections import ServiceEndpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules, UploadBody
 from pinwarden.system.target import StdioTarget
@@ -364,10 +364,7 @@ class FleetApprovals(Approvals):
 
     def read_change_mark(self) -> ChangeMark:
         """Return a value that differs after every decision."""
-        with suppress(OSError):
-            status = self._path.stat()
-            return (*super().read_change_mark(), status.st_mtime_ns, status.st_size, status.st_ino)
-        return super().read_change_mark()
+        return (*super().read_change_mark(), *(read_file_stamp(self._path) or ()))
 
     def list_for_servers(self, servers: Iterable[str]) -> list[StoredApproval]:
         """Return the approvals for servers with these names: those of this machine, then those of the company."""
@@ -434,7 +431,7 @@ class FleetFollower:
         write_atomically(folder / f"{Digest.of_bytes(key).hex[:24]}.json", canonicalize(as_dict(row)))
 
     def _read_policy(self) -> GatewayPolicy | None:
-        stamp = _read_stamp(self._folder / _POLICY)
+        stamp = read_file_stamp(self._folder / _POLICY)
         if stamp != self._policy_stamp:
             self._policy = read_policy(self._folder)
             self._policy_stamp = stamp
@@ -532,14 +529,6 @@ class _FailClosed:
                 "FLEET_UNAVAILABLE",
                 f"everything is blocked, because the company's gateway was not reached for {self._seconds} seconds",
             )
-
-
-def _read_stamp(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _get_host_name() -> str:

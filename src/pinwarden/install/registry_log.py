@@ -10,7 +10,6 @@ from pinwarden.bundle.trust_files import change_trust, load_trust, log_state_pat
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
-from pinwarden.lock.lock_store import hold_write_lock
 from pinwarden.registry import names
 from pinwarden.registry.log_client import (
     FollowedLog,
@@ -25,6 +24,7 @@ from pinwarden.registry.log_verification import LogState, build_takedown_error, 
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.operator_documents import TAKEDOWN, OperatorAction, find_takedown
 from pinwarden.registry.registry_documents import RegistryIdentity
+from pinwarden.system.files import hold_write_lock
 
 if TYPE_CHECKING:
     from pinwarden.registry.log_verification import LoggedPointer

@@ -13,8 +13,6 @@ readers use a pending file that matches its pin, and the next writer finishes th
 from __future__ import annotations
 
 import os
-import stat
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,16 +25,18 @@ from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import Lock, list_pins
-from pinwarden.system.files import read_file, try_lock_file, write_atomically
+from pinwarden.system.files import (
+    MAX_WAIT_SECONDS,
+    hold_write_lock,
+    read_file,
+    refuse_link,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.extension import FilePin
 
-MAX_WAIT_SECONDS = 10.0
-"""How long to wait for another writer. A write takes milliseconds, because downloads happen before it."""
-
-_POLL_SECONDS = 0.01
 _MAX_READS = 10  # times that a file is read before it counts as different from its pin
 _PENDING = ".pending"
 _TEMPORARY = lazy_pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_atomically
@@ -109,7 +109,7 @@ def _matches_pin(data: bytes | None, pin: FilePin) -> bool:
 
 
 def _read_if_exists(path: Path) -> bytes | None:
-    _refuse_link(path)
+    refuse_link(path)
     try:
         return read_file(path, LOCK_LIMITS.max_bytes)
     except PinwardenError as err:
@@ -262,48 +262,6 @@ def check_writable(path: Path) -> None:
                 raise PinwardenError("FILE_UNWRITABLE", f"no permission to write to {item}")
 
 
-@contextmanager
-def hold_write_lock(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
-    """Exclude all other writers of a lockfile. The operating system releases the lock when the process ends."""
-    _refuse_link(path)
-    sibling = path.with_name(f".{path.name}.lock")
-    descriptor = _open_locked(sibling, time.monotonic() + wait_seconds)
-    try:
-        yield
-    finally:
-        # Removed while still locked: a waiting process notices that the file is gone and opens it again.
-        if os.name == "posix":
-            sibling.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _open_locked(sibling: Path, deadline: float) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    while True:
-        try:
-            descriptor = os.open(sibling, flags, 0o666)
-            try:
-                acquired = try_lock_file(descriptor) and _is_same_file(sibling, descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-        except OSError as err:
-            raise PinwardenError("FILE_UNWRITABLE", f"{sibling} cannot be opened: {err.strerror or err}") from err
-        if acquired:
-            return descriptor
-        os.close(descriptor)
-        if time.monotonic() >= deadline:
-            raise PinwardenError("LOCK_BUSY", f"another process holds the lock {sibling}")
-        time.sleep(_POLL_SECONDS)
-
-
-def _is_same_file(sibling: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(sibling.stat(follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
 def _finish_earlier_write(path: Path) -> None:
     """Clean up after a writer that was killed: remove its temporary files, and finish or remove its pending files."""
     from glob import escape
@@ -312,7 +270,7 @@ def _finish_earlier_write(path: Path) -> None:
     leftovers = [*path.parent.glob(f".{escape(path.name)}.*")]
     pending: list[Path] = []
     for folder in folders:
-        _refuse_link(folder)
+        refuse_link(folder)
         leftovers += folder.glob(f".*{_PENDING}.*")
         pending += folder.glob(f"*.json{_PENDING}")
     skills = path.with_name(skills_file_name(path))
@@ -326,7 +284,7 @@ def _finish_earlier_write(path: Path) -> None:
     lock = read(path)
     pins = {} if lock is None else {_resolve_path(path, pin.path): pin.file_digest for pin in list_pins(lock)}
     for file in pending:
-        _refuse_link(file)
+        refuse_link(file)
         settled = file.with_name(file.name.removesuffix(_PENDING))
         if settled in pins and Digest.of_bytes(read_file(file, LOCK_LIMITS.max_bytes)) == pins[settled]:
             _replace_by_pending(settled)
@@ -361,13 +319,13 @@ def _remove(file: Path) -> None:
 def _resolve_path(path: Path, relative: str) -> Path:
     """Return the path of a file next to the lock. Refuses paths that are not of skills, surfaces or closures."""
     if relative == skills_file_name(path):
-        _refuse_link(path.parent / relative)
+        refuse_link(path.parent / relative)
         return path.parent / relative
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
         raise PinwardenError("LOCK_INVALID", f"{relative[:200]!a} is not in a folder of surfaces or closures")
-    _refuse_link(path.parent / folder)
+    refuse_link(path.parent / folder)
     return file
 
 
@@ -380,15 +338,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder} cannot be created: {err.strerror or err}") from err
-
-
-def _refuse_link(path: Path) -> None:
-    """Refuse symbolic links, because Pinwarden would read or replace the linked file."""
-    try:
-        mode = path.stat(follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    except OSError as err:
-        raise PinwardenError("FILE_UNREADABLE", f"{path} cannot be read: {err.strerror or err}") from err
-    if stat.S_ISLNK(mode):
-        raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link with the file.")

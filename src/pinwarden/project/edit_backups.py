@@ -132,7 +132,7 @@ class EditSet(Record):
 @contextmanager
 def hold_backups(project: Project) -> Iterator[None]:
     """Keep other processes of this user from editing or restoring clients' files meanwhile."""
-    from pinwarden.lock.lock_store import hold_write_lock
+    from pinwarden.system.files import hold_write_lock
 
     folder = _find_folder(project)
     prepare_state_folder(find_state_folder(project.variables, project.home))

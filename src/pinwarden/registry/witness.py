@@ -17,8 +17,7 @@ from pinwarden.core.keys import Signer
 from pinwarden.core.record import Record
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, NoteSignature, WitnessKey, cosign
 from pinwarden.core.tlog import EMPTY_ROOT, HASH_SIZE, verify_consistency
-from pinwarden.lock.lock_store import hold_write_lock
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.system.files import hold_write_lock, read_file, write_atomically
 
 MAX_REQUEST_BYTES = 64 * 1024
 SIZE_MEDIA_TYPE = "text/x.tlog.size"

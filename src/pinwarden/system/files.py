@@ -1,10 +1,14 @@
-"""Files: bounded reads, atomic writes, locks, and programs on the search path. Only regular files are read."""
+"""Files: bounded reads, atomic writes, locks between writers, stamps that show changes, programs on the search path.
+
+Only regular files are read.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +18,10 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import DEFAULT_LIMITS
 from pinwarden.core.text import fold_file_name
+
+MAX_WAIT_SECONDS = 10.0
+"""How long to wait for another writer. A write takes milliseconds, because downloads happen before it."""
+_POLL_SECONDS = 0.01
 
 
 def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
@@ -172,6 +180,72 @@ def try_lock_file(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+@contextmanager
+def hold_write_lock(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
+    """Exclude all other writers of a file or folder. The operating system releases the lock when the process ends.
+
+    Raises LOCK_BUSY after ``wait_seconds``. Links are refused.
+    """
+    refuse_link(path)
+    sibling = path.with_name(f".{path.name}.lock")
+    descriptor = _open_locked(sibling, time.monotonic() + wait_seconds)
+    try:
+        yield
+    finally:
+        # Removed while still locked: a waiting process notices that the file is gone and opens it again.
+        if os.name == "posix":
+            sibling.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _open_locked(sibling: Path, deadline: float) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        try:
+            descriptor = os.open(sibling, flags, 0o666)
+            try:
+                acquired = try_lock_file(descriptor) and _is_same_file(sibling, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as err:
+            raise PinwardenError("FILE_UNWRITABLE", f"{sibling} cannot be opened: {err.strerror or err}") from err
+        if acquired:
+            return descriptor
+        os.close(descriptor)
+        if time.monotonic() >= deadline:
+            raise PinwardenError("LOCK_BUSY", f"another process holds the lock {sibling}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_same_file(sibling: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(sibling.stat(follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse symbolic links, because Pinwarden would read or replace the linked file."""
+    try:
+        mode = path.stat(follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{path} cannot be read: {err.strerror or err}") from err
+    if stat.S_ISLNK(mode):
+        raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link with the file.")
+
+
+def read_file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes when the file changes; None if the file does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def find_program(name: str, search_path: str) -> Path | None:

@@ -16,8 +16,7 @@ from typing import BinaryIO
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.lock_store import hold_write_lock
-from pinwarden.system.files import file_digest, read_file, write_atomically
+from pinwarden.system.files import file_digest, hold_write_lock, read_file, write_atomically
 
 BUILD_SECONDS = 900.0
 """How long to wait for another process that builds the same environment."""

@@ -23,7 +23,7 @@ from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.listener import HttpServer, ListenAddress, read_file_stamp
+from pinwarden.gateway.http.listener import HttpServer, ListenAddress
 from pinwarden.gateway.http.merged import create_merged_route
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.status_pages import OperatorEndpoint, StatusPages, make_audit_check
@@ -33,7 +33,7 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.store import published_locks as locks
 from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, SignInEvents, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
-from pinwarden.system.files import read_file
+from pinwarden.system.files import read_file, read_file_stamp
 from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from pinwarden.gateway.http.connection import ClientConnections, RequestHandler
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.session_manager import SessionManager
+from pinwarden.system.files import read_file_stamp
 from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, limit_connections
 
 _BACKLOG = 1024
@@ -209,15 +210,6 @@ def _build_tls_error(message: str) -> PinwardenError:
 def _refuse_password() -> str:
     """Raise an error, so that OpenSSL does not ask for a password on the terminal."""
     raise ValueError("the key is encrypted with a password")
-
-
-def read_file_stamp(path: Path) -> object:
-    """Read a value that changes when the file changes; None if the file does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def describe_os_error(err: Exception) -> str:

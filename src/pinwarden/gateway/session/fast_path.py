@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pinwarden.core.strict_json import JITER_DEPTH
+from pinwarden.core.strict_json import SHORT_TEXT_BYTES
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.guard import CallCheck, Guard
 from pinwarden.gateway.session.lists import CheckedLists
@@ -35,7 +35,6 @@ LONGEST_TEXT_ID = 256
 LINK_MARKER = b'"resource'
 """Text that every result with a resource or a link contains, unless the server escaped its letters."""
 _COMPLETE = "complete"
-_SHORT = 2 * JITER_DEPTH  # bytes; a text that is no longer cannot be nested too deeply or contain too long a number
 # The only members of a call, a result and a progress notification on the fast path. The session checks whether another
 # member makes the message ambiguous.
 _PARAMS = frozenset({"name", "arguments", "_meta", "task"})
@@ -234,7 +233,7 @@ class CallFastPath:
            of the count.)
         4. The other texts that only the strict parser refuses, with deep nesting or long numbers, are not short.
         """
-        return (text.count(b":") == members and len(text) <= _SHORT) or self._is_strict(text, message)
+        return (text.count(b":") == members and len(text) <= SHORT_TEXT_BYTES) or self._is_strict(text, message)
 
     def invalidate(self) -> None:
         """Leave all messages to the session until `refresh` runs. Adds the calls so far to the list's use count."""
