@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import sys
@@ -14,6 +15,8 @@ import pytest
 from tests.cli.project import RECORDED, ProjectFolder
 from tests.cli.run import pinwarden
 from tests.narrowed_tools import NARROWED, narrowed
+from tests.servers.authority import Authority
+from tests.servers.scripted_http import http_server
 from tests.support.targets import SCRIPTED
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "toolpin"
@@ -287,6 +290,22 @@ class TestLiveServers:
     def test_a_server_that_cannot_be_probed_exits_with_3(self, world: World) -> None:
         (world.root / "script.json").unlink()
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 3
+
+    def test_a_certificate_that_is_not_valid_yet_leads_to_the_hint_to_check_the_clock(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        authority = Authority(tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        tls = authority.server("127.0.0.1")
+        with http_server({"lists": {"tools": [[TOOL]]}}, tls=tls) as server:
+            world.configure({"notes": {"url": server.url}})
+            world.lock.unlink()
+            assert world.run("init", "--allow-execute", "--allow-private").code == 0
+            authority.server("127.0.0.1", valid_from=datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC))
+            tls.load_cert_chain(tmp_path / "server-127.0.0.1.pem")
+            outcome = world.run("ci", "--live", "--allow-private")
+        assert outcome.code == 3
+        assert "not yet valid; Check this machine's clock" in " ".join(outcome.out.split())
 
     def test_without_consent_nothing_is_started(self, world: World) -> None:
         outcome = world.run("ci", "--live", "--offline")

@@ -34,7 +34,7 @@ class Authority:
         self.file = folder / "authority.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, host: str) -> ssl.SSLContext:
+    def server(self, host: str, valid_from: datetime.datetime = _START) -> ssl.SSLContext:
         """What a server of that name needs."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
@@ -42,7 +42,7 @@ class Authority:
         except ValueError:
             named = x509.DNSName(host)
         certificate = (
-            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]), key.public_key())
+            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]), key.public_key(), valid_from)
             .add_extension(x509.SubjectAlternativeName([named]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -56,13 +56,15 @@ class Authority:
         context.load_cert_chain(path)
         return context
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, valid_from: datetime.datetime = _START
+    ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_START)
+            .not_valid_before(valid_from)
             .not_valid_after(_END)
         )

@@ -329,8 +329,20 @@ class TestTls:
             misnamed = failure(HttpTarget(url=f"https://other.example:{port}"), LOCAL)
         assert names(surface) == ["a", "b"]
         for error in (untrusted, misnamed):
-            assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "connect")
+            assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "tls")
             assert "has no valid TLS certificate" in error.message
+            assert "clock" not in error.hint
+
+    def test_a_certificate_that_is_not_valid_now_leads_to_a_hint_about_the_clock(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        context = certificate_for("good.example", tmp_path, days_until_valid=1)
+        with http_server(SCRIPT, tls=context) as world:
+            resolve_to(monkeypatch, ["127.0.0.1"])
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+            error = failure(HttpTarget(url=f"https://good.example:{world.url.rpartition(':')[2]}"), LOCAL)
+        assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "tls")
+        assert error.hint == "Check this machine's clock: the certificate is not valid at its current time."
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, places: list[str], then: list[str] | None = None) -> list[str]:
@@ -346,7 +358,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, places: list[str], then: list[st
     return asked
 
 
-def certificate_for(host: str, folder: Path) -> ssl.SSLContext:
+def certificate_for(host: str, folder: Path, days_until_valid: int = -1) -> ssl.SSLContext:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.datetime.now(datetime.UTC)
@@ -356,8 +368,8 @@ def certificate_for(host: str, folder: Path) -> ssl.SSLContext:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now + datetime.timedelta(days=days_until_valid))
+        .not_valid_after(now + datetime.timedelta(days=days_until_valid + 2))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())

@@ -87,12 +87,14 @@ _AUTHENTICATION_HINT = (
 )
 
 
-def probe_error(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
+def probe_error(
+    reason: str, message: str, details: Mapping[str, object] | None = None, *, hint: str | None = None
+) -> PinwardenError:
     """Return the error for a failed probe. ``reason`` is a stable word for programs."""
     data = {"reason": reason, **(details or {})}
-    return PinwardenError(
-        "PROBE_FAILED", message, hint=_AUTHENTICATION_HINT if data.get("status") in (401, 403) else None, data=data
-    )
+    if data.get("status") in (401, 403):
+        hint = _AUTHENTICATION_HINT
+    return PinwardenError("PROBE_FAILED", message, hint=hint, data=data)
 
 
 def probe_limit_error(what: str, allowed: int) -> PinwardenError:

@@ -152,7 +152,7 @@ class UpstreamPool:
             connection = await asyncio.wait_for(self._create_connection(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
-            self._fail_next_request(describe_connection_failure(err, self.address))
+            self._fail_next_request(describe_connection_failure(err, self.address).text)
         finally:
             self._opening -= 1
         if connection is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
+from pinwarden.core.errors import CODES, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, get_error_row_code
 from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier
@@ -241,8 +241,9 @@ def _build_row(entry: Entry, code: str, message: str) -> Row:
 
 def _build_failed_probe_row(entry: Entry, err: PinwardenError) -> Row:
     needed = _NEEDED.get(err.code)
-    shown = f" ({needed})" if needed else ""
-    return replace(_build_unchecked_row(entry, f"could not be probed: {err.message}{shown}"), needs=needed)
+    is_special = err.hint != CODES[err.code].hint
+    advice = f" ({needed})" if needed else f"; {err.hint}" if is_special and err.hint else ""
+    return replace(_build_unchecked_row(entry, f"could not be probed: {err.message}{advice}"), needs=needed)
 
 
 def _build_unchecked_row(entry: Entry, why: str) -> Row:

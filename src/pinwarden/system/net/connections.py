@@ -113,18 +113,41 @@ def _format_numeric_host(destination: Destination) -> str:
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 
-def describe_connection_failure(err: BaseException, address: HttpAddress) -> str:
-    """Return a sentence that says why a connection failed."""
+class ConnectionFailure(Record):
+    """Why a connection failed."""
+
+    reason: Literal["connect", "timeout", "tls"]
+    """A stable word for programs."""
+    message: str
+    hint: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The message and the hint."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+def describe_connection_failure(err: BaseException, address: HttpAddress) -> ConnectionFailure:
+    """Return why a connection to this address failed. A TLS failure may have a hint about this machine's clock."""
     if isinstance(err, PinwardenError):
-        return err.message
+        return ConnectionFailure(reason="connect", message=err.message)
     if isinstance(err, HostNotFoundError):
-        return f"the host {address.host} was not found"
+        return ConnectionFailure(reason="connect", message=f"the host {address.host} was not found")
     if isinstance(err, ssl.SSLError):
         why = getattr(err, "verify_message", "") or err.reason or "TLS failed"
-        return f"{address} has no valid TLS certificate: {why}"
+        return ConnectionFailure(
+            reason="tls",
+            message=f"{address} has no valid TLS certificate: {why}",
+            hint=_CLOCK_HINT if getattr(err, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None,
+        )
     if isinstance(err, TimeoutError):
-        return f"{address} did not respond in time"
-    return f"{address} could not be reached: {(isinstance(err, OSError) and err.strerror) or type(err).__name__}"
+        return ConnectionFailure(reason="timeout", message=f"{address} did not respond in time")
+    why = (isinstance(err, OSError) and err.strerror) or type(err).__name__
+    return ConnectionFailure(reason="connect", message=f"{address} could not be reached: {why}")
+
+
+_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL error numbers
+_CLOCK_HINT = "Check this machine's clock: the certificate is not valid at its current time."
 
 
 def redirect_error(address: HttpAddress, status: int) -> PinwardenError:

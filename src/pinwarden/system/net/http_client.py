@@ -287,7 +287,8 @@ class HttpClient:
     def _connect_error(self, err: Exception, address: HttpAddress) -> PinwardenError:
         if self.budget.is_expired:
             return self.budget.timeout_error()
-        return probe_error("connect", describe_connection_failure(err, address))
+        failure = describe_connection_failure(err, address)
+        return probe_error(failure.reason, failure.message, hint=failure.hint)
 
 
 class _PlainConnection(HTTPConnection):

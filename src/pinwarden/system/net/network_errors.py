@@ -77,18 +77,12 @@ def connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
 
 def _classify_connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
     cause = find_first_cause(err)
-    if isinstance(cause, ssl.SSLError):
-        hint = _CLOCK_HINT if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
-        return fetch_error("tls", describe_connection_failure(cause, address), hint=hint)
-    if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return fetch_error("timeout", describe_connection_failure(TimeoutError(), address))
-    if isinstance(err, ProxyError) and not isinstance(cause, HostNotFoundError):
+    if isinstance(err, ProxyError) and not isinstance(cause, HostNotFoundError | ssl.SSLError | TimeoutError):
         return fetch_error("connect", f"the proxy in the environment could not reach {address}")
-    return fetch_error("connect", describe_connection_failure(cause, address))
-
-
-_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL error numbers
-_CLOCK_HINT = "Check this machine's clock: the certificate is not valid at its current time."
+    if "Timeout" in type(err).__name__ and not isinstance(cause, ssl.SSLError):
+        cause = TimeoutError()
+    failure = describe_connection_failure(cause, address)
+    return fetch_error(failure.reason, failure.message, hint=failure.hint)
 
 
 def find_first_cause(err: BaseException) -> BaseException:
