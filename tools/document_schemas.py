@@ -86,7 +86,7 @@ def _entry() -> Schema:
             "trust": ref("trust"),
             "notes": array(ANYTHING),
         },
-        {"scope": one_of(lock_shape.LOCK_SCOPES), "capabilityManifest": ref("manifest"), "integrity": TEXT},
+        {"scope": one_of(lock_shape.TOOLPIN_SCOPES), "capabilityManifest": ref("manifest"), "integrity": TEXT},
     )
 
 

@@ -169,6 +169,20 @@ def test_a_refused_install_writes_only_the_log_state(desk: Desk) -> None:
     assert len(desk.user.seen) == 1
 
 
+@pytest.mark.parametrize(
+    ("client", "scope", "option"), [("windsurf", "project", "--scope user"), ("roo", "user", "--scope project")]
+)
+def test_a_client_without_a_file_of_this_scope_is_refused_with_a_hint_that_works(
+    desk: Desk, client: str, scope: str, option: str
+) -> None:
+    desk.publish(bundle(content=SERVER))
+    code, report = desk.install("--client", client, "--scope", scope)
+    assert (code, report["error"]["code"], report["error"]["fix"]) == (2, "USAGE", f"Repeat with {option}.")
+    assert "mcp-lock.json" not in " ".join(desk.written)
+    code, report = desk.install("--client", client, *option.split())
+    assert (code, report["configs"][0]["action"]) == (0, "created")
+
+
 def test_the_plan_is_printed_line_by_line(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     assert main(["install", "acme.notes", "--registry", str(desk.export)]) == 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from pinwarden.cli.commands import COMMANDS
-from pinwarden.clients.table import CLIENTS, Scope
+from pinwarden.clients.table import CLIENTS, FileScope
 from pinwarden.core.report import ROW_SEVERITIES
 from pinwarden.lock import entry as lock_shape
 from pinwarden.lock.entry import TIERS_WORST_FIRST
@@ -36,8 +36,8 @@ DOCUMENT_CID: Schema = {"type": "string", "pattern": "^bafyrei[a-z2-7]{52}$"}
 BLOB_CID: Schema = {"type": "string", "pattern": "^bafkrei[a-z2-7]{52}$"}
 CLIENT = one_of(CLIENTS)
 LOCK_CLIENT = one_of(lock_shape.LOCK_CLIENTS)
-SCOPE = one_of(get_args(Scope))
-LOCK_SCOPE = one_of(lock_shape.LOCK_SCOPES)
+SCOPE = one_of(get_args(FileScope))
+LOCK_SCOPE = one_of(lock_shape.TOOLPIN_SCOPES)
 TIER = one_of(TIERS_WORST_FIRST)
 NAMED: Schema = exactly({"code": CODE, "message": TEXT})
 POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}

@@ -48,7 +48,7 @@ from pinwarden.system.sandbox import Sandbox, SandboxLimits
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, Target, find_placeholder_names
 
 _TEMPORARY_CODES = frozenset({"FETCH_FAILED", "REGISTRY_UNAVAILABLE"})
-_TEMPORARY_REASONS = frozenset({"connect", "dns", "ended", "timeout", "tls"})
+_TEMPORARY_REASONS = frozenset({"connect", "dns", "ended", "tls"})
 _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LOCAL_CODES = frozenset({"CONSENT_REQUIRED", "POLICY_REFUSED", "DATABASE_UNAVAILABLE", "FILE_UNWRITABLE"})
 """Failures that say something about the worker and its user. They do not count in the next run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.project.project import LOCK_NAME, SCOPES, Project, find_project_root, project_in_scope
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pinwarden.gateway.state import GatewayState
-    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.entry import Entry, ToolPinScope
     from pinwarden.project.lock import Approver
 
 _LOCK_HELP = f"lockfile (default: {LOCK_NAME} in the project folder)"
@@ -116,13 +116,15 @@ def find_project_to_extend(args: Namespace) -> Project:
     return project_in_scope(_find_named_project(args), args.scope or "project")
 
 
-def get_client_scope(args: Namespace) -> Literal["project", "global"]:
+def get_client_scope(args: Namespace) -> ToolPinScope:
     """Return the scope of a new server in ToolPin's words: ``global`` for ``--scope user``, else ``project``."""
     if args.scope == "local":
         raise PinwardenError(
             "USAGE", "a new server cannot have the scope local", hint="Add it in its client, then run: pinwarden init"
         )
-    return "global" if args.scope == "user" else "project"
+    from pinwarden.lock.entry import to_toolpin_scope
+
+    return to_toolpin_scope(args.scope)
 
 
 def projects_in_scope(args: Namespace) -> tuple[Project, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.clients.documents import read_document
-from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT, Client, ConfigLocation, Scope
+from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT, Client, ConfigLocation, FileScope
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
@@ -26,7 +26,7 @@ class ConfiguredServer(Record):
     """One server in a client's configuration file."""
 
     client: str
-    scope: Scope
+    scope: FileScope
     path: str
     """The path of the configuration file."""
     name: str
@@ -60,7 +60,7 @@ class ConfigFile(Record):
     """A configuration file that a client reads, with the servers in it."""
 
     client: str
-    scope: Scope
+    scope: FileScope
     path: str
     servers: tuple[ConfiguredServer, ...] = ()
     document: Any = field(default=None, repr=False)
@@ -164,7 +164,7 @@ def _parse_servers(
             parse_configured_server(_get_stem(path), document, client, path=path), scope=location.scope, pointer=""
         )
         return
-    within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), location.scope)]
+    within: list[tuple[Any, tuple[str, ...], FileScope]] = [(document, (), location.scope)]
     folders = document.get(location.projects_member) if location.projects_member else None
     if location.projects_member and type(folders) is dict:
         within += [(value, (location.projects_member, folder), "local") for folder, value in folders.items()]

@@ -29,7 +29,7 @@ from pinwarden.clients.table import (
     FOLDERS,
     Client,
     ConfigLocation,
-    Scope,
+    FileScope,
     System,
     find_installation_location,
     get_client,
@@ -64,11 +64,11 @@ def discover_configs(
     A file that several clients read is returned once, for the first of them. ``root`` is the root of the file system;
     files that an administrator manages are below it.
     """
-    return _discover_in(_FolderResolver(project, home, system, env, root), get_args(Scope))
+    return _discover_in(_FolderResolver(project, home, system, env, root), get_args(FileScope))
 
 
 def discover_in_scope(
-    project: Path, home: Path, system: System, env: Mapping[str, str], scope: Scope
+    project: Path, home: Path, system: System, env: Mapping[str, str], scope: FileScope
 ) -> list[ConfigFile]:
     """Read every existing configuration file of one scope."""
     return _discover_in(_FolderResolver(project, home, system, env, Path("/")), (scope,))
@@ -79,7 +79,7 @@ def discover_project_configs(project: Path, system: System) -> list[ConfigFile]:
     return _discover_in(_FolderResolver(project, project, system, {}, Path("/")), ("project",))
 
 
-def _discover_in(folders: _FolderResolver, scopes: Container[Scope]) -> list[ConfigFile]:
+def _discover_in(folders: _FolderResolver, scopes: Container[FileScope]) -> list[ConfigFile]:
     files: dict[Path, ConfigFile] = {}
     listed: dict[Path, list[str]] = {}
     project, home = folders.known["project"], folders.known["home"]

@@ -16,7 +16,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 System = Literal["linux", "mac", "windows"]
-Scope = Literal["project", "global", "local"]
+FileScope = Literal["project", "global", "local"]
+"""Whose servers a client's file, or a part of it, has: the project's, the user's, or the user's for one project."""
 Format = Literal["json", "toml", "yaml"]
 
 SYSTEMS: tuple[System, ...] = ("linux", "mac", "windows")
@@ -85,7 +86,7 @@ class ConfigLocation(Record):
     In a pattern, ``*`` at the start of a path segment matches any characters, and ``**`` matches folders of any depth.
     """
 
-    scope: Scope
+    scope: FileScope
     path: str
     systems: tuple[System, ...] = SYSTEMS
     root: tuple[str, ...] | None = None
@@ -206,16 +207,18 @@ def _list_visual_studio_roots(path: str) -> tuple[tuple[str, ...], ...]:
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
 
-def _list_agent_files(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_agent_files(scope: FileScope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the location of a client's agents: one Markdown file per agent, in folders of any depth."""
     return (ConfigLocation(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
 
-def _build_vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> ConfigLocation:
+def _build_vscode_settings(
+    scope: FileScope, path: str, root: tuple[str, ...], *more: tuple[str, ...]
+) -> ConfigLocation:
     return ConfigLocation(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
 
 
-def _list_program_locations(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
+def _list_program_locations(scope: FileScope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
     """Return the locations of JavaScript and TypeScript files that a client loads as plugins or tools."""
     return tuple(
         ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
@@ -232,7 +235,7 @@ def _list_extension_files(extension: str, file: str) -> tuple[ConfigLocation, ..
     )
 
 
-def _list_continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_continue_blocks(scope: FileScope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the locations in a folder of Continue: its own YAML blocks, and JSON files in other clients' formats."""
     return (
         ConfigLocation(scope=scope, path=f"{folder}/*.yaml"),
@@ -241,7 +244,7 @@ def _list_continue_blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ..
     )
 
 
-def _list_continue_assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+def _list_continue_assistants(scope: FileScope, folder: str) -> tuple[ConfigLocation, ...]:
     """Return the locations of Continue's assistants, later called agents. Each file is a complete configuration."""
     kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
     return tuple(ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)

@@ -21,6 +21,7 @@ from pinwarden.install.decision import AcceptedBundle, InstallRequest
 from pinwarden.install.install import InstallTarget, build_bundle_entries
 from pinwarden.install.staging import StagedBundle, build_bundle_pin, compute_api_surface, stage_bundle
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import to_toolpin_scope
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
 from pinwarden.project.approval_candidate import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_for_approval
@@ -274,7 +275,7 @@ def _lock_update(update: BundleUpdate, staged: StagedBundle, context: UpdateCont
     for entry in update.entries:
         target = InstallTarget(
             clients=(entry.client,),
-            scope="global" if entry.scope == "global" else "project",
+            scope=to_toolpin_scope(entry.scope),
             variables=read_locked_launch(entry).variables,
         )
         entries = build_bundle_entries(

@@ -22,12 +22,13 @@ from pinwarden.install.install_report import build_acceptance_facts, build_refus
 from pinwarden.install.staging import HERE, StagedBundle, build_bundle_pin, stage_bundle
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import Entry, ToolPinScope
 from pinwarden.lock.extension import LockExtension, with_extension
-from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
+from pinwarden.project.client_install import find_config_file
 from pinwarden.project.lock import (
     LockOptions,
     build_approval_candidate,
@@ -46,7 +47,7 @@ class InstallTarget(Record):
     """The clients to lock a bundle for, and the environment variables that its server gets."""
 
     clients: tuple[str, ...] = (GENERIC_CLIENT,)
-    scope: Scope = "project"
+    scope: ToolPinScope = "project"
     variables: tuple[str, ...] = ()
     """Names of environment variables, without values."""
 
@@ -118,18 +119,10 @@ def is_locked_without_bundle(project: Project, name: str) -> bool:
 # Steps
 
 
-def _find_config_files(context: InstallContext) -> dict[str, str]:
+def _find_config_files(context: InstallContext) -> dict[str, Path]:
     """Return the configuration file of each requested client. Raises USAGE if a client has none in this scope."""
-    paths, scope = context.project.find_install_paths(), context.target.scope
     clients = [client for client in context.target.clients if client != GENERIC_CLIENT]
-    for client in clients:
-        if (client, scope) not in paths:
-            raise PinwardenError(
-                "USAGE",
-                f"{client} has no configuration file of scope {scope}",
-                hint=f"Repeat with --scope {'global' if scope == 'project' else 'project'}.",
-            )
-    return {client: paths[client, scope] for client in clients}
+    return {client: find_config_file(context.project, client, context.target.scope) for client in clients}
 
 
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
@@ -218,14 +211,14 @@ def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: 
 
 
 def _plan_client_files(
-    project: Project, entries: list[Entry], config_files: Mapping[str, str], client_files: EntryInstalls
+    project: Project, entries: list[Entry], config_files: Mapping[str, Path], client_files: EntryInstalls
 ) -> list[dict[str, str]]:
     """Plan the edits of the clients' files, and return them for the report. The generic client has no file."""
     changes: list[dict[str, str]] = []
     for entry in entries:
         if entry.client in config_files:
             path = config_files[entry.client]
-            action = client_files.plan(Path(path), entry.client, entry.name, entry.config)
+            action = client_files.plan(path, entry.client, entry.name, entry.config)
             changes.append({"client": entry.client, "file": project.display_path(path), "action": action})
     return changes
 

@@ -48,7 +48,9 @@ LOCK_CLIENTS = (
     GENERIC_CLIENT,
 )
 """The ids of ToolPin's clients. An entry for another client is stored under the generic id."""
-LOCK_SCOPES = ("project", "global")
+ToolPinScope = Literal["project", "global"]
+"""Whose servers an entry is about, in ToolPin's words: the project's, or the user's own."""
+TOOLPIN_SCOPES: tuple[ToolPinScope, ...] = ("project", "global")
 TOOL_HASHES = {
     "toolDescriptionHash": ("algorithm", "value", "toolCount"),
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
@@ -198,6 +200,11 @@ class Entry(Record):
     def integrity(self) -> str | None:
         """The integrity value that the file states."""
         return _string_or_none(self.document.get("integrity"))
+
+
+def to_toolpin_scope(scope: str | None) -> ToolPinScope:
+    """Return ToolPin's word for the scope of a client's file, or of a lock (``user``). ``local`` counts as project."""
+    return "global" if scope in ("global", "user") else "project"
 
 
 def build_entry_key(name: str, client: str) -> str:
@@ -456,7 +463,7 @@ def check_shape(document: Any, path: str) -> None:
     if client not in LOCK_CLIENTS:
         known = ", ".join(LOCK_CLIENTS)
         raise_invalid(f"{path}/client", f"names the unknown client {str(client)[:40]!a}; known: {known}")
-    if "scope" in document and document["scope"] not in LOCK_SCOPES:
+    if "scope" in document and document["scope"] not in TOOLPIN_SCOPES:
         raise_invalid(f"{path}/scope", "is neither project nor global")
     _require(isinstance(document.get("selectedTarget"), dict), f"{path}/selectedTarget", "is not an object")
     _check_trust(document.get("trust"), f"{path}/trust")

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from pinwarden.clients.documents import build_config, wrap_in_path
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.entry import LOCK_CLIENTS, LOCK_INTEGRITY_EVIDENCE
+from pinwarden.lock.entry import LOCK_CLIENTS, LOCK_INTEGRITY_EVIDENCE, ToolPinScope
 from pinwarden.lock.launch_choice import (
     REMOTE_NOTE,
     Dialect,
@@ -311,13 +311,10 @@ def _describe_expansion(client: str) -> list[str]:
     return [_PLACEHOLDER_DIFFERENCE.format(example=_get_modern_placeholder(client)("NAME"))]
 
 
-Scope = Literal["project", "global"]
-
-
 class PlanOptions(Record):
     """Options of an install plan."""
 
-    scope: Scope = "project"
+    scope: ToolPinScope = "project"
     target: LaunchTarget | None = None
     """Replaces the default target."""
     dialect: Dialect = "toolpin"

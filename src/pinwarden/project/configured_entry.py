@@ -18,7 +18,7 @@ from pinwarden.clients.table import GENERIC_CLIENT, get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier
+from pinwarden.lock.entry import LOCK_CLIENTS, rank_tier, to_toolpin_scope
 from pinwarden.lock.extension import (
     LaunchCommand,
     LockExtension,
@@ -65,7 +65,7 @@ def build_plain_entry(server: ConfiguredServer, now: str, key: str | None = None
     """
     declared_server = parse_server_entry({"server": build_server_json(server), "_meta": {}}, source=CONFIG_SOURCE)
     client = client_name_in_lock(server.client)
-    installation = PlanOptions(scope="global" if server.scope == "global" else "project")
+    installation = PlanOptions(scope=to_toolpin_scope(server.scope))
     plan = build_install_plan(declared_server, client, now=now, options=installation)
     fragment = build_config_fragment(server)
     plan["config"] = fragment
@@ -138,7 +138,7 @@ def build_entry(
 
 def _build_bundle_entry(server: ConfiguredServer, key: str, started_entry: Entry) -> Entry:
     client, fragment = client_name_in_lock(server.client), build_config_fragment(server)
-    scope = "global" if server.scope == "global" else "project"
+    scope = to_toolpin_scope(server.scope)
     copy = started_entry.document.get("locked")
     locked = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**started_entry.document, "client": client, "scope": scope, "config": fragment, **locked}

@@ -20,6 +20,7 @@ from pinwarden.clients.entry_edit import replace_command, to_command_entry
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.lock.entry import to_toolpin_scope
 from pinwarden.project.client_edits import diff_edits, list_entry_edits
 from pinwarden.project.enforced_entry import build_entry_command
 from pinwarden.project.pin import list_file_edits
@@ -82,7 +83,7 @@ def _preview_entry(project: Project, server: ConfiguredServer) -> Iterator[dict[
     client = get_client(server.client)
     approved = parse_configured_server(server.name, redact_entry(server.entry), client)
     arguments = list_server_arguments(approved.target.command) if isinstance(approved.target, StdioTarget) else ()
-    scope = "global" if server.scope == "global" else "project"
+    scope = to_toolpin_scope(server.scope)
     words = build_entry_command(project, server.name, client, scope, arguments, approved=True)
     try:
         if isinstance(server.target, HttpTarget):

@@ -12,6 +12,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
+from pinwarden.lock.entry import ToolPinScope
 from pinwarden.lock.extension import (
     LockApproval,
     LockExtension,
@@ -21,7 +22,7 @@ from pinwarden.lock.extension import (
     read_extension,
     with_extension,
 )
-from pinwarden.lock.install_plan import PlanOptions, Scope, build_install_plan
+from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
     describe_launch,
@@ -64,7 +65,7 @@ class LockRequest(Record):
     name: str
     clients: tuple[str, ...]
     version: str | None = None
-    scope: Scope = "project"
+    scope: ToolPinScope = "project"
     source: str | None = None
     target: str | None = None
     """The type of target to lock: npm, pypi, oci, mcpb, nuget, cargo or remote. None for the default choice."""

@@ -27,8 +27,7 @@ from pinwarden.system.repository import is_repository_root
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
     from pinwarden.clients.skill_folders import SkillRoots
-    from pinwarden.clients.table import Scope as ClientScope
-    from pinwarden.clients.table import System
+    from pinwarden.clients.table import FileScope, System
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
     from pinwarden.lock.policy_rules import PolicyFinding
@@ -71,7 +70,7 @@ class Project(Record):
 
         if self.scope == "project" and self.root.resolve() == self.home.resolve():
             return []  # the files of a home folder are the user's own
-        location: ClientScope = "project" if self.scope == "project" else "global"
+        location: FileScope = "project" if self.scope == "project" else "global"
         files = discover_in_scope(self.root, self.home, self.system, self.variables, location)
         if self.scope == "local":
             found = (

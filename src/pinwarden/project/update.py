@@ -13,7 +13,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row
 from pinwarden.core.text import plural
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry, find_client
+from pinwarden.lock.entry import Entry, find_client, to_toolpin_scope
 from pinwarden.lock.extension import is_enforced, read_extension
 from pinwarden.lock.install_plan import build_install_plan
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
@@ -385,7 +385,7 @@ class _ReleaseWriter:
             name=release.entry.name,
             clients=(release.entry.client,),
             version=latest_version(release),
-            scope="global" if release.entry.scope == "global" else "project",
+            scope=to_toolpin_scope(release.entry.scope),
             source=release.entry.source,
         )
         locked = lock_from_registry(draft, request, self._policies, self._lock_options)

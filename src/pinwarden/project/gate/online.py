@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import CODES, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, get_error_row_code
-from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier
+from pinwarden.lock.entry import HASHED_MANIFEST_MEMBERS, Entry, rank_tier, to_toolpin_scope
 from pinwarden.lock.extension import has_approved_tools, read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.locked_launch import read_locked_launch
@@ -282,7 +282,7 @@ def _compare_metadata(entry: Entry, current: ServerEntry, now: str) -> Iterator[
     approved = entry.selected_target
     target = _find_current_target(current, approved)
     try:
-        how = PlanOptions(scope="global" if entry.scope == "global" else "project", target=target)
+        how = PlanOptions(scope=to_toolpin_scope(entry.scope), target=target)
         plan = build_install_plan(current, entry.client, now=now, options=how)
     except PinwardenError as err:
         yield _build_registry_row(entry, "no_install_target", err.message)

@@ -288,7 +288,8 @@ class HttpClient:
         if self.budget.is_expired:
             return self.budget.timeout_error()
         failure = describe_connection_failure(err, address)
-        return probe_error(failure.reason, failure.message, hint=failure.hint)
+        reason = "tls" if failure.reason == "tls" else "connect"  # "timeout" is a server that responds too late
+        return probe_error(reason, failure.message, hint=failure.hint)
 
 
 class _PlainConnection(HTTPConnection):
