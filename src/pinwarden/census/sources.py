@@ -24,7 +24,6 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, build_entry_key, with_integrity
 from pinwarden.lock.extension import read_extension, with_extension
 from pinwarden.lock.install_plan import build_install_plan
-from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.lock.mcp_registry import Registries, RegistryEntry, RegistrySource
 from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.system.files import read_file
@@ -156,10 +155,7 @@ def _list_file(path: Path, source: str) -> SourceListing:
 
 
 def _list_lock(path: Path, source: str) -> SourceListing:
-    lock = lock_store.read(path)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
-    refuse_if_tampered(verify(lock))
+    lock = lock_store.read_verified(path)
     return SourceListing(servers=tuple(_build_locked(source, entry, path.parent) for entry in lock.entries))
 
 

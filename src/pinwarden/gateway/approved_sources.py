@@ -60,10 +60,8 @@ class LockApprovals:
     def _read(self) -> ApprovedSurface:
         from pinwarden.lock import lock_store
 
-        lock = lock_store.read(self._path)
-        if lock is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
-        surface, generation = read_approved_surface(lock, self._path, self._server, self._client)
+        lock = lock_store.read_verified(self._path)
+        surface, generation = _read_approved_surface(lock, self._path, self._server, self._client)
         if self._shared is not None:
             from pinwarden.gateway.shared_approvals import compute_server_identity
 
@@ -84,13 +82,11 @@ class LockApprovals:
             return []
 
 
-def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
+def _read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """Return the approved surface of a server, and the digest of the file that contains the surface."""
     from pinwarden.lock import lock_store
     from pinwarden.lock.extension import read_extension
-    from pinwarden.lock.lockfile import refuse_if_tampered, verify
 
-    refuse_if_tampered(verify(lock))
     for entry in lock.entries:
         extension = read_extension(entry)
         if entry.name != server or not is_for_client(entry, client) or extension is None or extension.surface is None:

@@ -146,7 +146,7 @@ class _OpenLock:
     def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
         lock, texts = lock_store.read_with_files(self._project.lock)
         if lock is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
+            raise lock_store.missing_lock_error(self._project.lock)
         entries, surfaces, self.identities = _read_entries(lock, texts, self._server)
         return entries, surfaces
 

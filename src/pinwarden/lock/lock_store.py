@@ -24,7 +24,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.text import lazy_pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
-from pinwarden.lock.lockfile import Lock, list_pins
+from pinwarden.lock.lockfile import Lock, list_pins, refuse_if_tampered, verify
 from pinwarden.system.files import (
     MAX_WAIT_SECONDS,
     hold_write_lock,
@@ -58,6 +58,27 @@ def read(path: Path) -> Lock | None:
         return lockfile.parse(data)
 
 
+def read_verified(path: Path) -> Lock:
+    """Read a lockfile. Raises LOCK_MISSING if there is none, LOCK_TAMPERED if it was edited after it was sealed."""
+    lock = find_verified(path)
+    if lock is None:
+        raise missing_lock_error(path)
+    return lock
+
+
+def find_verified(path: Path) -> Lock | None:
+    """Read a lockfile, as `read_verified` does, or return None if there is none."""
+    lock = read(path)
+    if lock is not None:
+        refuse_if_tampered(verify(lock))
+    return lock
+
+
+def missing_lock_error(path: Path) -> PinwardenError:
+    """Return the error for a command that needs a lock where there is none."""
+    return PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
+
+
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
     """Add the lockfile's path to errors about its content, because commands read several files."""
@@ -72,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the bytes of a lockfile of any format. Raises LOCK_MISSING if there is none."""
     data = _read_if_exists(path)
     if data is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
+        raise missing_lock_error(path)
     return data
 
 

@@ -86,7 +86,7 @@ def record_api_surfaces(
 
     def change_lock(old: Lock | None) -> lock_store.LockWrite:
         if old is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+            raise lock_store.missing_lock_error(project.lock)
         by_key = {found.entry.key: found for found in surfaces}
         made = [_with_api_surface(entry, by_key[entry.key]) for entry in old.entries if entry.key in by_key]
         return lock_store.LockWrite(lock=put_entries(old, made, now))

@@ -20,7 +20,7 @@ from pinwarden.core.text import plural
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, find_client
 from pinwarden.lock.locked_config import read_config_origin
-from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
+from pinwarden.lock.lockfile import put_entries
 from pinwarden.project.client_edits import diff_edits, list_entry_edits, write_edits
 from pinwarden.project.edit_backups import BackupServer, EditSet, LockEdit
 from pinwarden.project.enforced_entry import FILLED_BY_CLIENT, EntryPlan, describe_unfound_program, plan_entry
@@ -152,10 +152,7 @@ def build_enforcement_report(plan: EnforcementPlan, *, probe: ProbeOptions | Non
 
 
 def _plan_scope(project: Project, names: Sequence[str]) -> ScopePlan:
-    lock = lock_store.read(project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
-    refuse_if_tampered(verify(lock))
+    lock = lock_store.read_verified(project.lock)
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])

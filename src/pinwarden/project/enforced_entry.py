@@ -95,7 +95,7 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     project = options.project
     lock = lock_store.read(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+        raise lock_store.missing_lock_error(project.lock)
     plan = plan_entry(project, lock, entry, options.servers, configured)
     with lock_store.restore_on_error(project.lock, [entry.key]):
         lock_store.update(

@@ -16,7 +16,6 @@ from pinwarden.lock.closure import list_approved_digests, list_unapproved_packag
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import read_locked_launch
-from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.fetch_context import FetchContext, add_content_digests, build_single_server_context, fetch_files
 from pinwarden.project.parallel import run_for_servers
 from pinwarden.project.project import Project
@@ -114,10 +113,7 @@ def select_entries(project: Project, names: Sequence[str]) -> list[Entry]:
 
     Raises if the lock was tampered with, or if a name is not locked.
     """
-    lock = lock_store.read(project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
-    refuse_if_tampered(verify(lock))
+    lock = lock_store.read_verified(project.lock)
     chosen: dict[tuple[object, ...], Entry] = {}
     for entry in lock.entries:
         if not names or entry.name in names:

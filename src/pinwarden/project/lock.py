@@ -236,7 +236,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
 
     def change_lock(old: Lock | None) -> lock_store.LockWrite:
         if old is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+            raise lock_store.missing_lock_error(project.lock)
         removed.extend(
             entry.key
             for entry in old.entries

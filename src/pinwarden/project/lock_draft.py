@@ -43,7 +43,7 @@ def draft_lock(project: Project) -> Iterator[LockDraft]:
     """Copy the lock and the files next to it into a temporary folder, which is removed afterwards."""
     lock, files = lock_store.read_with_files(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+        raise lock_store.missing_lock_error(project.lock)
     with TemporaryDirectory(prefix="pinwarden-") as name:
         folder = Path(name)
         for path, data in files.items():

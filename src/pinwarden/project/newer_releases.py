@@ -210,7 +210,7 @@ def look_up_releases(project: Project, names: Sequence[str], context: FetchConte
     """Look up the newest releases of the named entries, or of all."""
     lock = lock_store.read(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+        raise lock_store.missing_lock_error(project.lock)
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])

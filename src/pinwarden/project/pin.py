@@ -23,7 +23,7 @@ from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.extension import LockExtension, has_surface, read_extension, with_extension
 from pinwarden.lock.locked_config import CONFIG_SOURCE, read_config_origin
-from pinwarden.lock.lockfile import put_entries, refuse_if_tampered, verify
+from pinwarden.lock.lockfile import put_entries
 from pinwarden.project.client_edits import read_lock_edit, to_backup_server, write_edits
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
@@ -104,9 +104,7 @@ def plan_pins(
 
     Share one ``resolver`` between scopes, so that a server gets the same release in all of them.
     """
-    lock = lock_store.read(project.lock)
-    if lock is not None:
-        refuse_if_tampered(verify(lock))
+    lock = lock_store.find_verified(project.lock)
     servers = project.find_servers()
     known = {server.name for server in servers} | {entry.name for entry in (lock.entries if lock else ())}
     for name in names:

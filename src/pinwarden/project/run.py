@@ -28,7 +28,6 @@ from pinwarden.lock.closure import Closure, list_approved_digests
 from pinwarden.lock.entry import Entry, is_for_client
 from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_launch import LockedLaunch, is_remote, read_locked_launch, starts_local_command
-from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, locate_store
 from pinwarden.project.remote_access import may_be_connected
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, is_mcpb, plan_environment
@@ -133,10 +132,7 @@ def is_bundle(entry: Entry) -> bool:
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
     """Verify the lock and find the entry of a server. Raises if clients have different servers of that name."""
-    lock = lock_store.read(project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
-    refuse_if_tampered(verify(lock))
+    lock = lock_store.read_verified(project.lock)
     entries = [entry for entry in lock.entries if entry.name == name and is_for_client(entry, client)]
     if len(entries) == 1:
         return entries[0]  # the usual case, without comparing servers

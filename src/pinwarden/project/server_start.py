@@ -187,16 +187,13 @@ def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget)
     which would block the changes that the probe is meant to show.
     """
     from pinwarden.lock import lock_store
-    from pinwarden.lock.lockfile import refuse_if_tampered, verify
     from pinwarden.project.run import prepare_locked_launch
 
     through_run = _starts_through_run(entry, target)
     if not through_run and not _is_locked_command(entry, target):
         return None
     try:
-        lock = lock_store.read(project.lock)
-        if lock is not None:
-            refuse_if_tampered(verify(lock))
+        lock_store.find_verified(project.lock)  # raises if the lock was tampered with
         return prepare_locked_launch(project, entry, arguments_given=(), notify=lambda _: None)
     except PinwardenError as err:
         if err.code in _NO_BYTES_CODES and not through_run:

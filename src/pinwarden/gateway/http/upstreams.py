@@ -23,7 +23,6 @@ from pinwarden.gateway.recorder import ClientCounters, LoopRecorder, Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
-from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
@@ -110,10 +109,7 @@ class UpstreamFactory:
 
     def read_lock(self) -> LockedUpstreams:
         """Read the lock. Raises if it cannot be read or was tampered with."""
-        lock = lock_store.read(self._project.lock)
-        if lock is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
-        refuse_if_tampered(verify(lock))
+        lock = lock_store.read_verified(self._project.lock)
         servers, problems = _select_by_name(lock)
         slugs = assign_slugs(servers)
         upstreams: dict[str, Upstream] = {}
