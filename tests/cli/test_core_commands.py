@@ -109,8 +109,11 @@ def test_an_error_is_json_if_json_is_requested(tmp_path: Path) -> None:
         assert set(json.loads(outcome.out)["error"]) == {"code", "message", "hint", "data"}
 
 
-def test_an_unknown_command_is_answered_with_the_nearest_one() -> None:
-    assert "did you mean digest?" in pinwarden("digets").err
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("digets", "digest"), ("undo", "enforce --undo"), ("upgarde", "update"), ("accept", "approve")]
+)
+def test_an_unknown_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in pinwarden(typed).err
 
 
 def test_a_closed_pipe_prints_no_error_and_does_not_exit_clean(tmp_path: Path) -> None:

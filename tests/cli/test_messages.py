@@ -66,6 +66,14 @@ class TestTypos:
         assert outcome.code == 1
         assert "the lock has no entry for 'note', did you mean 'notes'? [SERVER_NOT_LOCKED]" in outcome.err
 
+    @pytest.mark.parametrize("command", ["approve note", "pin note", "enforce note"])
+    def test_a_name_that_is_nearly_configured_is_suggested_before_there_is_a_lock(
+        self, world: World, command: str
+    ) -> None:
+        world.configure({"notes": NOTES})
+        outcome = world.run(*command.split())
+        assert (outcome.code, "did you mean 'notes'? [SERVER_NOT_LOCKED]" in outcome.err) == (1, True), outcome.err
+
     def test_a_file_in_place_of_a_server_is_not_said_to_be_missing(self, world: World) -> None:
         world.configure({"notes": NOTES})
         outcome = world.run("inspect", ".mcp.json")

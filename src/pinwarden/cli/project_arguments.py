@@ -147,9 +147,11 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
     if not names:
         return [(project, ()) for project in projects]
     chosen: list[tuple[Project, tuple[str, ...]]] = []
+    configured: set[str] = set()
     for project in projects:
         locked = {entry.name for entry in _read_lock_entries(project)}
         known = locked | {server.name for server in project.find_servers()}
+        configured |= known
         if not known.issuperset(names):
             known |= _list_bundles_of_skills(project)
         if present := tuple(name for name in names if name in known):
@@ -158,7 +160,8 @@ def names_by_scope(args: Namespace, names: Sequence[str] = ()) -> list[tuple[Pro
         if not any(name in present for _, present in chosen):
             from pinwarden.project.locked_servers import not_locked_error
 
-            raise not_locked_error([entry for project in projects for entry in _read_lock_entries(project)], name)
+            hint = "No client's file has it either; pinwarden status shows the servers."
+            raise not_locked_error((), name, hint, configured=configured)
     return chosen
 
 

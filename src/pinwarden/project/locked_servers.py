@@ -135,9 +135,11 @@ def describe_differences(servers: Iterable[LockedServer]) -> str:
     return f"locked differently: {'; '.join(parts)}"
 
 
-def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
-    """Return the error for a name without a lock entry."""
-    near = find_similar_name(name, (entry.name for entry in entries))
+def not_locked_error(
+    entries: Iterable[Entry], name: str, hint: str | None = None, *, configured: Iterable[str] = ()
+) -> PinwardenError:
+    """Return the error for a name without a lock entry. ``configured`` are names that it could also be meant for."""
+    near = find_similar_name(name, (*(entry.name for entry in entries), *configured))
     meant = f", did you mean {near[:120]!a}?" if near else ""
     return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)
 

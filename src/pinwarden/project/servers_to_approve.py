@@ -158,7 +158,9 @@ def refuse_unknown_names(
             clients = ", ".join(dict.fromkeys(client for other in others for client in other.clients))
             hint = f"It is there for {clients}: pinwarden approve {shlex.quote(name[:120])}"
             raise PinwardenError("SERVER_NOT_LOCKED", f"{name[:120]!a} is not there for {client[:40]!a}", hint=hint)
-        raise not_locked_error(entries, name, "No client's file has it either; pinwarden status shows the servers.")
+        hint = "No client's file has it either; pinwarden status shows the servers."
+        configured = (server.name for server in find_servers_to_approve(projects))
+        raise not_locked_error(entries, name, hint, configured=configured)
 
 
 def _read_entries(project: Project) -> Sequence[Entry]:

@@ -298,8 +298,19 @@ def _describe_unknown_command(name: str) -> str:
         return describe_unknown_arguments([name], [*GLOBAL_OPTIONS, "--help", "--version"])
     from difflib import get_close_matches
 
-    near = get_close_matches(name, COMMANDS, n=1)
-    return f"unknown command {name[:80]!a}" + (f", did you mean {near[0]}?" if near else "")
+    near = get_close_matches(name, (*COMMANDS, *_OTHER_NAMES), n=1)
+    meant = f", did you mean {_OTHER_NAMES.get(near[0], near[0])}?" if near else ""
+    return f"unknown command {name[:80]!a}{meant}"
+
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("undo", "revert", "restore", "uninstall"), "enforce --undo"),
+    **dict.fromkeys(("check", "gate"), "ci"),
+    "accept": "approve",
+    "upgrade": "update",
+    "wrap": "enforce",
+}
+"""Words that people type, and the command that does what they mean."""
 
 
 class _Parser(argparse.ArgumentParser):
