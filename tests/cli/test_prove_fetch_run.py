@@ -394,6 +394,9 @@ class TestProving:
     def test_prove_skips_remote_servers_without_failing(self, world: World) -> None:
         code, report = world.run_json("prove", "docs", *PLAIN)
         assert (code, codes(report)) == (0, [("nothing_to_run", "docs")])
+        assert "docs" in world.run("prove", "docs", *PLAIN).out
+        for command in ("prove", "fetch"):
+            assert "docs" not in world.done(command, *PLAIN).out, "a row only if it was named"
 
     def test_frozen_fails_for_a_server_without_pinned_bytes_and_builds_nothing(
         self, registries: Registries, tmp_path: Path

@@ -195,6 +195,7 @@ class TestAttention:
             outcome = world.run(*command)
             assert fix in " ".join(outcome.out.split()), command
             assert SECRET not in outcome.out + outcome.err
+        assert "; 1 secret in plain text.\n" in world.run("status").out
         assert world.server("clock")["secrets"] == ["API_KEY"]
         assert world.run("status", "--check").code == world.run("doctor").code == 1
 
@@ -325,12 +326,9 @@ sys.exit(main(["status"]))
 
 
 class TestCost:
-    @pytest.mark.parametrize("count", [10, 50])
-    def test_the_status_of_many_servers_is_computed_quickly_without_network_or_processes(
-        self, tmp_path: Path, count: int
-    ) -> None:
-        """At most 0.5 s of CPU time for 50 servers where an interpreter takes 12 ms to start."""
-        world = write_many_servers(tmp_path / "many", count)
+    def test_the_status_of_50_servers_is_computed_quickly_without_network_or_processes(self, tmp_path: Path) -> None:
+        """At most 0.5 s of CPU time where an interpreter takes 12 ms to start."""
+        world = write_many_servers(tmp_path / "many", 50)
         environment = {
             **os.environ,
             "HOME": str(world.home),
@@ -339,8 +337,7 @@ class TestCost:
             "PINWARDEN_DATABASE": "",
         }
         taken, outcome = _cpu_seconds(_WATCHED, world.root, environment)
-        summary = f"{count} of {count} pinned, {count} of {count} approved, {count} of {count} verified"
-        assert summary in outcome, outcome
+        assert "50 of 50 pinned, 50 of 50 approved, 50 of 50 verified" in outcome, outcome
         start, _ = _cpu_seconds("pass", world.root, environment)
         assert taken <= 42 * start, (taken, start)
 
@@ -349,7 +346,7 @@ def _cpu_seconds(code: str, folder: Path, environment: dict[str, str]) -> tuple[
     """The least CPU time of several runs of some Python code, and what it printed."""
     times: list[float] = []
     output = ""
-    for _ in range(5):
+    for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False

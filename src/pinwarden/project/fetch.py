@@ -90,7 +90,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
         [entry.name for entry in entries], fetch_one, finish, context=context, on_progress=context.on_servers
     )
     rows += _check_yanked(project, names, options)
-    failed = [row for row in rows if row.severity != "warning"]
+    failed = [row for row in rows if row.severity not in ("info", "warning")]
     exit_code = EXIT_CLEAN
     if failed:
         exit_code = EXIT_REFUSED if any(row.severity == "critical" for row in failed) else EXIT_UNCHECKED
@@ -99,7 +99,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
         subject=project.lock.name,
         summary=_summarize(len(ready), rows),
         exit_code=exit_code,
-        rows=tuple(rows),
+        rows=tuple(row for row in rows if names or row.code != "nothing_to_run"),  # otherwise they are only counted
         notes=hints_for_failures(failures),
         facts={
             "servers": ready,
@@ -133,8 +133,10 @@ def _summarize(done: int, rows: Sequence[Row]) -> str:
 
 
 def _choose_severity(err: PinwardenError, *, frozen: bool) -> str:
-    """Return ``warning`` for a local program and, without ``frozen``, for a server whose bytes are not locked."""
-    if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
+    """Return ``info`` for a local program and, without ``frozen``, ``warning`` for a server without locked bytes."""
+    if err.code == "NOTHING_TO_RUN":
+        return "info"
+    if err.code == "BYTES_NOT_LOCKED" and not frozen:
         return "warning"
     return "critical" if err.exit_code == EXIT_REFUSED else "review"
 

@@ -129,7 +129,7 @@ def prove_servers(  # noqa: PLR0913  what to verify, how, and who approves scrip
         context=context,
         on_progress=on_progress or context.on_servers,
     )
-    return proof.build_report(allowed)
+    return proof.build_report(allowed, is_named=bool(names))
 
 
 class _Verification(Record):
@@ -171,8 +171,8 @@ class _Proof:
             self._failures.append((entry.name, error))
         self._rows += rows
 
-    def build_report(self, allowed: AllowedScripts) -> Report:
-        """Build the report over all servers."""
+    def build_report(self, allowed: AllowedScripts, *, is_named: bool) -> Report:
+        """Build the report over all servers. That a server has no package is only worth a row if it was named."""
         rows = [*self._rows, *report_unknown_scripts(allowed, self._closures)]
         open_rows = [row for row in rows if is_failing(row)]
         exit_code = EXIT_CLEAN
@@ -183,7 +183,7 @@ class _Proof:
             subject=self._project.lock.name,
             summary=_summarize(self._pinned, open_rows, self._failures),
             exit_code=exit_code,
-            rows=tuple(rows),
+            rows=tuple(row for row in rows if is_named or row.code != "nothing_to_run"),
             notes=hints_for_failures(self._failures),
             next_command=_choose_next_command(self._project, open_rows),
             facts={"servers": self._pinned, "findings": [row_to_json(row) for row in rows]},

@@ -76,7 +76,7 @@ def report_status(
     report = Report(
         command="status",
         subject=projects[0].lock.name,
-        summary=_summarize(servers, broken=broken),
+        summary=_summarize(servers, secrets, broken=broken),
         exit_code=EXIT_REFUSED if broken or (check and attention) else EXIT_CLEAN,
         rows=tuple(rows),
         notes=(*notes, *((last_checked.problem,) if last_checked.problem else ()), *_describe_scopes(projects)),
@@ -127,8 +127,8 @@ def _lacks_ci(projects: Sequence[Project]) -> bool:
     return not any(is_checked_in_ci(find_repository_root(root) or root) for root in roots)
 
 
-def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
-    """How many servers there are, and how many of them are in each state."""
+def _summarize(servers: Sequence[ServerStatus], secrets: Sequence[PlainSecret], *, broken: bool) -> str:
+    """How many servers there are, how many of them are in each state, and how many secrets are in plain text."""
     if not servers:
         return "No MCP server is configured or locked here."
     states = []
@@ -141,6 +141,7 @@ def _summarize(servers: Sequence[ServerStatus], *, broken: bool) -> str:
     in_entries = f" ({plural(entries, 'entry', 'entries')})" if entries > len(servers) else ""
     counted = ", ".join(states) or "nothing to pin or verify"
     shown = f"{plural(len(servers), 'server')}{in_entries}: {counted}{describe_obstacles(obstacles)}"
+    shown += f"; {plural(len(secrets), 'secret')} in plain text" if secrets else ""
     return f"{shown}. The lock is not what was approved." if broken else f"{shown}."
 
 
