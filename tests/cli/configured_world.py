@@ -45,7 +45,8 @@ class ConfiguredWorld:
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         own = {"HOME": str(self.home), "PATH": path, "PINWARDEN_APPROVER": "me", "NO_COLOR": "1", "TERM": "xterm"}
-        return {"LANG": "C.UTF-8", **own}
+        started = {name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_", "PYTHON"))}
+        return {"LANG": "C.UTF-8", **started, **own}
 
     @property
     def started(self) -> list[str]:

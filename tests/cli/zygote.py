@@ -66,7 +66,7 @@ _LOADED = (
 )
 _NUMBER = struct.Struct("!q")
 # Python reads these when it starts, so commands that are given them need a new process.
-_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "COLUMNS")
+_AT_START = ("PYTHON", "LANG", "LC_", "LD_")
 
 
 def can_run(env: dict[str, str]) -> bool:
