@@ -64,7 +64,8 @@ def test_keys_pressed_before_the_question_are_no_answer(tmp_path: Path) -> None:
 
 def test_a_text_longer_than_the_terminal_is_shown_after_one_key_or_page_by_page(tmp_path: Path) -> None:
     text = "''.join(f'<{n}>\\n' for n in range(50))"
-    lines = f"from pinwarden.cli.questions import show_in_pages; print(show_in_pages({text}))"
+    shown = f"print('outcome', show_in_pages({text}, can_go_back=CAN_GO_BACK))"
+    lines = f"from pinwarden.cli.questions import show_in_pages; {shown}".replace("CAN_GO_BACK", "False")
     with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
         first = terminal.until("Line 22 of 50. [m]ore [r]est [q]uit (Enter = rest): ")
         assert ("<21>" in first, "<22>" in first) == (True, False)
@@ -72,11 +73,15 @@ def test_a_text_longer_than_the_terminal_is_shown_after_one_key_or_page_by_page(
         second = terminal.until("Line 44 of 50. [m]ore [r]est [q]uit (Enter = rest): ")
         assert ("<43>" in second, "<44>" in second) == (True, False)
         terminal.types("\n")
-        assert "<49>" in terminal.until("True")
+        assert "<49>" in terminal.until("outcome all")
     with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines) as terminal:
         terminal.until("(Enter = rest): ")
         terminal.types("q\n")
-        assert "<22>" not in terminal.until("False")
+        assert "<22>" not in terminal.until("outcome quit")
+    with AtTerminal(cwd=tmp_path, env=dict(os.environ), program=lines.replace("False", "True")) as terminal:
+        terminal.until("[m]ore [r]est [b]ack [q]uit (Enter = rest): ")
+        terminal.types("b\n")
+        assert "<22>" not in terminal.until("outcome back")
 
 
 def test_a_letter_means_the_same_in_every_question() -> None:

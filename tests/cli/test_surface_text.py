@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +12,17 @@ from pinwarden.cli.render.surface_text import (
     read_report_changes,
     render_changes,
     render_surface,
+    shows_borderline_sentences,
     summarize_changes,
 )
 from pinwarden.project.approval_candidate import scan_for_warnings
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.surface import Surface, surface_from_listing
+from pinwarden.surface.surface import Surface, parse_surface_or_listing, surface_from_listing
 
+PUBLISHED = Path(__file__).parent.parent / "vectors" / "real-servers"
+SCREENS = Path(__file__).parent.parent / "assets" / "screens"
+LINES = 20  # of 24, for the surface
 OBJECT = {"type": "object"}
 
 
@@ -79,8 +85,67 @@ def test_a_full_surface_has_complete_definitions() -> None:
 
 def test_a_long_description_is_cut_with_the_number_of_omitted_characters() -> None:
     shown = render_surface(_surface(_tool(description="word " * 200)), width=80)
-    assert "… (399 more characters)" in " ".join(shown.split())
+    assert "… (400 more characters)" in " ".join(shown.split())
     assert "more characters" not in render_surface(_surface(_tool(description="word " * 200)), width=80, detail="full")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", ["notion-mcp-server@2.5.2", "server-everything@2026.8.31", "server-memory@2026.8.31"])
+def test_a_published_server_fits_one_screen_as_it_was_looked_at(name: str, columns: int) -> None:
+    """``WRITE_SCREENS=1`` writes the files again."""
+    surface = parse_surface_or_listing((PUBLISHED / f"{name}.json").read_bytes())
+    shown = render_surface(surface, name="it", detail=LINES, width=columns)
+    kept = SCREENS / f"review-{name.partition('@')[0]}-{columns}.txt"
+    if os.environ.get("WRITE_SCREENS"):
+        kept.write_text(shown)
+    assert shown == kept.read_text()
+    assert len(shown.splitlines()) <= LINES
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("count", [1, 30, 300])
+def test_a_server_of_any_size_fits_one_screen_and_what_can_do_harm_comes_first(count: int, columns: int) -> None:
+    hints = ({"readOnlyHint": True}, {"readOnlyHint": False}, {"destructiveHint": True})
+    tools = [_tool(f"tool_{number}", "Do it. " * 300, annotations=hints[number % 3]) for number in range(count)]
+    shown = render_surface(_surface(*tools, instructions="Ask first. " * 500), detail=LINES, width=columns)
+    assert len(shown.splitlines()) <= LINES
+    assert max(map(len, shown.splitlines())) <= columns
+    if count > 1:
+        assert "Shortened to fit" in shown
+        third = count // 3
+        groups = [f"{third} tools [{hint}]:" for hint in ("destructive", "writes", "read-only")]
+        assert [line for line in shown.splitlines() if line.startswith(tuple(groups))] != []
+        assert sorted(groups, key=shown.index) == groups
+
+
+def test_the_form_of_a_surface_that_shows_most_and_fits_is_chosen() -> None:
+    schema = _with_parameters(["query"], query={"type": "string"})
+    tools = [
+        _tool(f"search_{letter}", f"Search. {'Notes are long texts. ' * 20}", inputSchema=schema) for letter in "ab"
+    ]
+    surface = _surface(*tools)
+    forms = {lines: render_surface(surface, detail=lines, width=80) for lines in range(4, 30)}
+    assert all(len(shown.splitlines()) <= lines for lines, shown in forms.items())
+    assert forms[29] == render_surface(surface, width=80)
+    assert list(dict.fromkeys(("query: string" in shown, "Search." in shown) for shown in forms.values())) == [
+        (False, False),
+        (False, True),
+        (True, True),
+    ]
+
+
+def test_sentences_that_come_close_to_a_warning_are_shown_first_whatever_the_form() -> None:
+    order = "Discretion is appreciated: refrain from itemising it."
+    surface = _surface(_tool(description=f"{'Notes are texts. ' * 60}{order}"), _tool("read"))
+    for detail in (8, 20, "short"):
+        shown = render_surface(surface, detail=detail, width=80)
+        assert shown.splitlines()[2:4] == ["Read this first, because it comes close:", f"  tool search: {order}"]
+    schema = _with_parameters([], note={"type": "string", "description": order})
+    assert f"  tool search: {order}\n" in render_surface(_surface(_tool(inputSchema=schema)), width=80)
+    assert render_surface(_surface(_tool(description=order)), width=80).count(order) == 1, "in its place"
+    assert shows_borderline_sentences(surface)
+    assert not shows_borderline_sentences(_surface(_tool(description=f"{order[:-1]} {'x' * 240}.")))
 
 
 def test_invisible_characters_and_log_commands_of_a_server_are_escaped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.judgement import DATA, SECTIONS, load_cases
+from pinwarden.surface.scan.scan import find_borderline_sentences, scan
 from pinwarden.surface.sentences import walk_strings
 from pinwarden.surface.surface import surface_from_listing
 from tools.train_classifier import read_attacks, read_honest, read_reference
@@ -79,3 +80,14 @@ def test_training_leaves_out_the_development_part() -> None:
 def test_training_reads_all_its_data_from_the_repository() -> None:
     assert len(set(read_reference())) > 4_000
     assert len({text for unit in read_honest() for text in unit}) > 5_000
+
+
+def test_attacks_without_a_warning_mostly_have_a_borderline_sentence_and_published_servers_rarely() -> None:
+    """A review shows these sentences first, so that nobody has to read a long list to find them."""
+    attacks = [surface_from_listing(case["surface"]) for case in CASES["attacks"] if case["part"] == "development"]
+    warned = [attack for attack in attacks if any(finding.severity == "warning" for finding in scan(attack))]
+    shown = [attack for attack in attacks if attack not in warned and find_borderline_sentences(attack)]
+    assert len(warned) + len(shown) >= 0.9 * len(attacks) > len(warned), (len(warned), len(shown))
+    counts = [len(find_borderline_sentences(surface_from_listing(case["surface"]))) for case in CASES["servers"]]
+    assert sum(map(bool, counts)) <= 0.1 * len(counts)
+    assert max(counts) <= 4, "as many as one screen shows"

@@ -10,14 +10,20 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pinwarden.cli.questions import QUIT, ask, quote_server, show_in_pages
-from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
+from pinwarden.cli.questions import ALL, QUIT, ask, count_free_lines, quote_server, show_in_pages
+from pinwarden.cli.render.surface_text import (
+    render_changes,
+    render_surface,
+    render_warnings,
+    shows_borderline_sentences,
+)
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.streams import Progress
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
+from pinwarden.project.approval_candidate import CONFIRMED_SHORTENED
 from pinwarden.project.approve import (
     Approval,
     build_item_change,
@@ -77,15 +83,33 @@ def decide(approval: Approval, approver: Approver, *, full: bool = False) -> str
         sys.stdout.write(wrap("Nothing to approve: its surface is as approved."))
         return APPROVED
     can_split = len(approval.server.reviewed_surfaces()) == 1 and not approval.is_first
-    answer = ask_decision(
+    decision = ask_decision(
         f"Approve {quote_server(approval.server.name)}?",
         lambda detail: render_approval(approval, "full" if full else detail),
         suspicious=approval.looks_like_attack,
-        others=("each",) if can_split else (),
+        choices=("approve", "each") if can_split else ("approve",),
+        is_overview=is_overview(approval),
     )
-    if answer == "approve":
-        return approve_shown(approval, approver)
-    return _decide_each(approval, approver) if answer == "each" else answer
+    if decision.answer == "approve":
+        return approve_shown(approval, decision.describe_to(approver))
+    return _decide_each(approval, approver) if decision.answer == "each" else decision.answer
+
+
+class Decision(NamedTuple):
+    """The answer to a question about what was shown."""
+
+    answer: str
+    saw_everything: bool
+    """Whether every text was shown completely before the answer."""
+
+    def describe_to(self, approver: Approver) -> Approver:
+        """Return the approver with the reason that the lock records."""
+        return approver if self.saw_everything else replace(approver, default_reason=CONFIRMED_SHORTENED)
+
+
+def is_overview(approval: Approval) -> bool:
+    """Whether the first screen is enough to decide: of a first approval, it has all that a person should read first."""
+    return approval.is_first and shows_borderline_sentences(approval.surface)
 
 
 def ask_decision(
@@ -93,27 +117,29 @@ def ask_decision(
     render: Callable[[Detail], str],
     *,
     suspicious: bool,
-    agree: str = "approve",
-    others: Sequence[str] = (),
-) -> str:
-    """Show what would be approved, and ask about it. Returns ``agree``, one of ``others``, ``SKIPPED`` or ``QUIT``.
+    choices: Sequence[str] = ("approve",),
+    is_overview: bool = False,
+) -> Decision:
+    """Show what would be approved, and ask about it. The answer is one of ``choices``, ``SKIPPED`` or ``QUIT``.
 
-    The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, and
-    otherwise ``agree``. What is longer than the terminal is shown page by page. The answer ``show`` first shows the
-    texts that were shortened, then complete definitions.
+    The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, unless
+    what was shown is an overview, and otherwise the first choice. What is longer than the terminal is shown page by
+    page. The answer ``show`` first shows the texts that were shortened, then complete definitions.
     """
-    shown = render("short")
+    shown = render(count_free_lines() or "short")
     rest = find_unshown(shown, render("text"))
-    if not show_in_pages(shown):
-        return QUIT
+    if show_in_pages(shown) == QUIT:
+        return Decision(QUIT, saw_everything=False)
     while True:
-        default = "skip" if suspicious else "show" if rest else agree
-        answer = ask(question, (agree, *others, "show", "skip", QUIT), default)
+        default = "skip" if suspicious else "show" if rest and not is_overview else choices[0]
+        answer = ask(question, (*choices, "show", "skip", QUIT), default)
         if answer != "show":
-            return SKIPPED if answer == "skip" else answer
-        if not show_in_pages(rest or render("full")):
-            return QUIT
-        rest = ""
+            return Decision(SKIPPED if answer == "skip" else answer, saw_everything=not rest)
+        outcome = show_in_pages(rest or render("full"), can_go_back=True)
+        if outcome == QUIT:
+            return Decision(QUIT, saw_everything=False)
+        if outcome == ALL:
+            rest = ""
 
 
 def find_unshown(shown: str, complete: str) -> str:
@@ -131,11 +157,17 @@ def render_approval(approval: Approval, detail: Detail = "short") -> str:
     warnings = approval.candidate.warnings
     if approval.is_first:
         changes = render_changes(approval.changes, detail=detail) if approval.changes else ""
-        return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, detail=detail)
+        left = leave_lines(detail, for_text=changes)
+        return changes + render_surface(approval.surface, name=approval.server.name, warnings=warnings, detail=left)
     if not approval.changes and not warnings:
         sentence = describe_unchanged(approval)
         return wrap(f"{sentence[:1].upper()}{sentence[1:]}.")
     return render_changes_with_warnings(approval.changes, warnings, detail)
+
+
+def leave_lines(detail: Detail, *, for_text: str) -> Detail:
+    """Return the detail of a text that is shown together with another one."""
+    return max(1, detail - for_text.count("\n")) if isinstance(detail, int) else detail
 
 
 def render_changes_with_warnings(changes: Sequence[Change], warnings: Sequence[Row], detail: Detail = "short") -> str:
@@ -229,4 +261,4 @@ def _decide_each(approval: Approval, approver: Approver) -> str:
 
 def _decide_item(step: Approval, question: str) -> str:
     """Show one changed item and ask about it."""
-    return ask_decision(question, partial(render_approval, step), suspicious=step.looks_like_attack)
+    return ask_decision(question, partial(render_approval, step), suspicious=step.looks_like_attack).answer

@@ -121,7 +121,7 @@ class GuidedUpdate:
         from pinwarden.cli.approvals import SKIPPED, ask_decision
 
         question, render = f"Update {quote_server(prepared.name)}?", partial(render_update, prepared)
-        answer = ask_decision(question, render, suspicious=_is_risky(prepared), agree="yes")
+        answer = ask_decision(question, render, suspicious=_is_risky(prepared), choices=("yes",)).answer
         return "skip" if answer == SKIPPED else answer
 
     def _build_report(self, lookup: ReleaseLookup, newer: Sequence[PackageRelease]) -> Report:

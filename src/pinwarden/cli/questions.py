@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 QUIT = "quit"
 """The answer at the end of the input (Ctrl-D), whether or not the question offers it."""
+ALL, BACK = "all", "back"
+"""What ``show_in_pages`` returns, besides ``QUIT``."""
 
 
 _ROOM_FOR_ANSWER = "answer"
-_LINES_OF_QUESTION = 2
+_LINES_OF_QUESTION = _LINES_OF_HEADING = 2
 _MAX_OVERFLOW = 5
 """Lines by which a text may be longer than the terminal without a question after its first page."""
 _LETTERS = {"skip": "k", "all": "l"}
@@ -53,22 +55,29 @@ def ask(question: str, choices: Sequence[str], default: str | None) -> str:
         prompt = _format_prompt("Answer with one of these:", shown_choices)
 
 
-def show_in_pages(text: str) -> bool:
+def show_in_pages(text: str, *, can_go_back: bool = False) -> str:
     """Write a text to stdout. If it is longer than the terminal, ask after its first page, and print the rest on Enter.
 
-    The answer ``more`` shows only the next page. Returns False if the answer was ``QUIT``; then the rest was not shown.
+    The answer ``more`` shows only the next page. Returns ``ALL`` if everything was shown, and otherwise ``BACK`` or
+    ``QUIT``: what the person wants instead of the rest.
     """
+    choices = ("more", "rest", *((BACK,) if can_go_back else ()), QUIT)
     lines = text.splitlines(keepends=True)
     size = _count_terminal_lines() - _LINES_OF_QUESTION
     end = size if 0 < size < len(lines) - _MAX_OVERFLOW else len(lines)
     sys.stdout.write("".join(lines[:end]))
     while end < len(lines):
-        answer = ask(f"Line {end} of {len(lines)}.", ("more", "rest", QUIT), "rest")
-        if answer == QUIT:
-            return False
+        answer = ask(f"Line {end} of {len(lines)}.", choices, "rest")
+        if answer in (BACK, QUIT):
+            return answer
         start, end = end, len(lines) if answer == "rest" else min(end + size, len(lines))
         sys.stdout.write("".join(lines[start:end]))
-    return True
+    return ALL
+
+
+def count_free_lines() -> int:
+    """Return the lines of the terminal without those of a heading and a question; 0 if stdout is not a terminal."""
+    return max(0, _count_terminal_lines() - _LINES_OF_HEADING - _LINES_OF_QUESTION)
 
 
 def quote_server(name: str) -> str:

@@ -64,7 +64,7 @@ def agree_to_plan(setup: Setup) -> Setup:
     if plan.diff or plan.preview.diffs:
         sys.stdout.write(wrap(_ABOUT_EDITS))
     while (answer := ask("Go ahead with this plan?", ("yes", "show", "choose", QUIT), "yes")) == "show":
-        if not show_in_pages(_render_in_full(plan)):
+        if show_in_pages(_render_in_full(plan), can_go_back=True) == QUIT:
             raise QuitSetup
     if answer == QUIT:
         raise QuitSetup

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.approvals import approve_shown, ask_decision, decide, render_approval
+from pinwarden.cli.approvals import approve_shown, ask_decision, decide, is_overview, leave_lines, render_approval
 from pinwarden.cli.questions import QUIT, ask, quote_server
 from pinwarden.cli.render.surface_text import render_changes, render_warnings
 from pinwarden.cli.render.text import wrap
@@ -16,6 +16,7 @@ from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.text import plural
+from pinwarden.project.approval_candidate import CONFIRMED_WITH_ALL
 from pinwarden.project.approve import (
     Approval,
     PreparedServer,
@@ -30,6 +31,7 @@ from pinwarden.surface.drift.compare import compare
 
 if TYPE_CHECKING:
     from pinwarden.cli.render.surface_text import Detail
+    from pinwarden.project.lock import Approver
     from pinwarden.surface.surface import Surface
 
 
@@ -166,7 +168,9 @@ def _decide(setup: Setup, decision: ServerDecision, *, rest: Sequence[ServerDeci
     approvals = decision.prepare()
     suspicious = any(approval.looks_like_attack for approval in approvals)
     if approves_rest and not suspicious:
-        _approve(setup, approvals, shown=False)
+        _approve(
+            replace(setup.approver, default_reason=CONFIRMED_WITH_ALL) if setup.asks else setup.approver, approvals
+        )
         return True
     if not setup.asks and not all(approval.is_unchanged for approval in approvals):
         sys.stdout.write(_render(approvals))
@@ -179,19 +183,20 @@ def _decide(setup: Setup, decision: ServerDecision, *, rest: Sequence[ServerDeci
         return approves_rest
     unseen = [] if approves_rest else [name for other in rest if (name := _name_if_harmless(other))]
     while True:
-        answer = ask_decision(
+        given = ask_decision(
             f"Approve {quote_server(decision.name)}{_count_releases(approvals)}?",
             partial(_render, approvals),
             suspicious=suspicious,
-            others=("all",) if unseen and not suspicious else (),
+            choices=("approve", "all") if unseen and not suspicious else ("approve",),
+            is_overview=all(map(is_overview, approvals)),
         )
-        if answer != "all" or _agrees_to_unseen(unseen):
+        if given.answer != "all" or _agrees_to_unseen(unseen):
             break
-    if answer == QUIT:
+    if given.answer == QUIT:
         raise QuitSetup
-    if answer in ("approve", "all"):
-        _approve(setup, approvals, shown=True)
-    return approves_rest or answer == "all"
+    if given.answer in ("approve", "all"):
+        _approve(given.describe_to(setup.approver), approvals)
+    return approves_rest or given.answer == "all"
 
 
 def _agrees_to_unseen(names: Sequence[str]) -> bool:
@@ -209,11 +214,7 @@ def _name_if_harmless(decision: ServerDecision) -> str:
     return "" if suspicious else quote_server(decision.name)
 
 
-def _approve(setup: Setup, approvals: Sequence[Approval], *, shown: bool) -> None:
-    from pinwarden.project.approval_candidate import CONFIRMED_WITH_ALL
-
-    is_unseen = setup.asks and not shown
-    approver = replace(setup.approver, default_reason=CONFIRMED_WITH_ALL) if is_unseen else setup.approver
+def _approve(approver: Approver, approvals: Sequence[Approval]) -> None:
     for approval in approvals:
         approve_shown(approval, approver)
 
@@ -226,7 +227,7 @@ def _count_releases(approvals: Sequence[Approval]) -> str:
 def _render(approvals: Sequence[Approval], detail: Detail = "short") -> str:
     """Return the first release, and for each other one how it differs from it."""
     first = approvals[0]
-    text = render_approval(first, detail)
+    text = ""
     for other in approvals[1:]:
         text += render_warnings(other.candidate.warnings) if other.candidate.warnings else ""
         changes = compare(first.surface, other.surface)
@@ -236,4 +237,4 @@ def _render(approvals: Sequence[Approval], detail: Detail = "short") -> str:
             continue
         text += wrap(f"{release} differs from {first.server.release or 'this release'}:")
         text += render_changes(changes, detail=detail)
-    return text
+    return render_approval(first, leave_lines(detail, for_text=text)) + text

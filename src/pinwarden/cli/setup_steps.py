@@ -356,7 +356,7 @@ def agrees(setup: Setup, question: str, *, otherwise: bool = True, whole: str = 
         return otherwise or setup.plan_agreed
     choices = ("yes", *(("show",) if whole else ()), "no", QUIT)
     while (answer := ask(question, choices, "yes")) == "show":
-        if not show_in_pages(whole):
+        if show_in_pages(whole, can_go_back=True) == QUIT:
             raise QuitSetup
     if answer == QUIT:
         raise QuitSetup

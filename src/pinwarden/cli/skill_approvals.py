@@ -33,7 +33,7 @@ def approve_skill_at_terminal(review: SkillReview, approver: Approver) -> str:
         f"Approve the {review.noun} {quote_server(review.name)}?",
         lambda detail: render_review(review, detail),
         suspicious=review.looks_like_attack,
-    )
+    ).answer
     if answer != "approve":
         return answer
     report = approve_skill(review, replace(approver, approves_warnings=True), now())

@@ -37,6 +37,7 @@ CONFIGURED_AND_PROBED = (
 NAMED_WITH_ACCEPT = "named with --accept"
 ACCEPTED_WITH_ALL = "taken with --accept-all, not named"
 CONFIRMED_ON_TERMINAL = "shown on a terminal and approved there"
+CONFIRMED_SHORTENED = "approved on a terminal; some texts were shown shortened"
 CONFIRMED_WITH_YES = "approved with --yes"
 CONFIRMED_WITH_ALL = "approved on a terminal together with other servers; its tools were not shown"
 NAMED_WITH_REVIEW = "named with pinwarden review"

@@ -184,8 +184,8 @@ def _decide_blocked(
             f"Approve {'this change' if len(reviews) == 1 else f'these {len(reviews)} changes'}?",
             partial(render_changes_with_warnings, changes, warnings),
             suspicious=bool(warnings) or any(change.severity == "critical" for change in changes),
-            others=("each",) if len(reviews) > 1 else (),
-        )
+            choices=("approve", "each") if len(reviews) > 1 else ("approve",),
+        ).answer
         names = [review.name for review in reviews]
         if answer == "approve":
             answer = approve_all(state, project, names, approver)

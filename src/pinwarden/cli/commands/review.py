@@ -283,7 +283,7 @@ def _decide(state: GatewayState, project: Project, name: str, approver: Approver
     try:
         report = show_review(state, project, name)
         sys.stdout.write("\n")
-        if not show_in_pages(_render_review(report, heading=heading)):
+        if show_in_pages(_render_review(report, heading=heading)) == QUIT:
             return QUIT
         answer = _ask_decision(report)
         if answer in ("approve", "reject"):
@@ -319,7 +319,7 @@ def _ask_decision(report: Report) -> str:
     question = "Approve this change?" if can_be_approved else "Reject this change?"
     choices = (*(("approve",) if can_be_approved else ()), "reject", "show", "skip", QUIT)
     while (answer := ask(question, choices, None)) == "show":
-        if not show_in_pages(_render_definition(report)):
+        if show_in_pages(_render_definition(report), can_go_back=True) == QUIT:
             return QUIT
     return answer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,11 +30,23 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, Surface
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
+    from pinwarden.surface.scan.scan import BorderlineSentence
 
-__all__ = ["Detail", "read_report_changes", "render_changes", "render_surface", "render_warnings", "summarize_changes"]
+__all__ = [
+    "Detail",
+    "read_report_changes",
+    "render_changes",
+    "render_surface",
+    "render_warnings",
+    "shows_borderline_sentences",
+    "summarize_changes",
+]
 
-Detail = Literal["short", "text", "full"]
-"""How much is shown: long texts shortened, texts complete, or complete definitions as well."""
+Detail = Literal["short", "text", "full"] | int
+"""How much is shown: long texts shortened, texts complete, or complete definitions as well.
+
+A number is that of the lines that a surface should fit: the form that shows most of it is chosen.
+"""
 
 _MIN_WIDTH, _MAX_WIDTH = 50, 100
 # Longer descriptions, values in a list of changes and changed texts are cut to this many characters in ``short``.
@@ -42,8 +54,12 @@ _MAX_DESCRIPTION = 600
 _MAX_VALUE = 300
 _MAX_TEXT = 1200
 _MAX_NAMES = 6  # further items with the same change are only counted
+_MAX_SENTENCES, _MAX_SENTENCE = 4, 240  # of those that come close to a warning
+_MAX_SUMMARY = 160
+_MAX_NAME = 60
 _KIND_BY_ENTITY = {kind.entity: kind for kind in ITEM_KINDS}
 _NO_HINTS = "[no hints]"
+_SHORTENED = "Shortened to fit; the answer show prints every text and parameter."
 _LEGEND = "? marks optional parameters. [Hints] are what the server says about itself."
 _LEGEND_WITHOUT_HINTS = "? marks optional parameters. No tool has hints (read-only, destructive)."
 
@@ -57,21 +73,112 @@ def render_surface(
     width: int | None = None,
 ) -> str:
     """Return a surface for its first approval: scan warnings, tools with parameters and hints, costs."""
-    page = _Page(width, detail)
-    page.add(f"{_describe_server(surface, name)}: {_count_items(surface)}; {_describe_costs(surface)}.")
-    page.add_block(render_warnings(warnings, width=page.width))
-    instructions = (surface.server or {}).get("instructions")
-    if isinstance(instructions, str) and instructions:
+    from pinwarden.surface.scan.scan import find_borderline_sentences
+
+    forms: Sequence[Callable[[_Page, Surface], None]] = (_add_items,)
+    if isinstance(detail, int):
+        groups = ((True, 4), (None, 4), (False, 8), (False, 4), (False, 2), (False, 1))
+        forms = (*forms, _add_summaries, *(partial(_add_groups, texts=texts, lines=lines) for texts, lines in groups))
+    heading = f"{_describe_server(surface, name)}: {_count_items(surface)}; {_describe_costs(surface)}."
+    sentences = find_borderline_sentences(surface)
+    for add_form in forms:
+        items = _Page(width, detail)
+        add_form(items, surface)
+        page = _Page(width, detail)
+        page.add(heading)
+        page.add_block(render_warnings(warnings, width=page.width))
+        _add_sentences(page, [sentence for sentence in sentences if not items.shows(sentence.text)])
+        page.add_block(items.text())
+        if isinstance(detail, int) and page.count_lines() <= detail:
+            break
+    return page.text()
+
+
+def shows_borderline_sentences(surface: Surface) -> bool:
+    """Whether every form of a surface shows all sentences that come close to a warning, and completely."""
+    from pinwarden.surface.scan.scan import find_borderline_sentences
+
+    sentences = find_borderline_sentences(surface)
+    return len(sentences) <= _MAX_SENTENCES and all(len(sentence.text) <= _MAX_SENTENCE for sentence in sentences)
+
+
+def _add_sentences(page: _Page, sentences: Sequence[BorderlineSentence]) -> None:
+    """Add the sentences that come close to a warning, but are not shown elsewhere."""
+    if sentences:
+        page.add("Read this first, because it comes close:")
+    for sentence in sentences[:_MAX_SENTENCES]:
+        place = f"{sentence.entity} {quote_name(sentence.name)[:_MAX_NAME]}" if sentence.name else sentence.entity
+        page.add(f"{place}: {_flow_text(sentence.text, whole=page.whole_text, limit=_MAX_SENTENCE)}", indent=2)
+    if len(sentences) > _MAX_SENTENCES:
+        page.add(f"and {plural(len(sentences) - _MAX_SENTENCES, 'more sentence')}", indent=2)
+
+
+def _add_items(page: _Page, surface: Surface) -> None:
+    """Add every item with its description, a tool with parameters and types."""
+    if instructions := _get_instructions(surface):
         page.add("Instructions for the model:")
         page.add_text(instructions, indent=4)
-    tools = surface.items_of_kind(TOOL)
-    has_hints = any(_describe_hints(tool.value) != _NO_HINTS for tool in tools if isinstance(tool.value, dict))
+    has_hints = _has_hints(surface)
+    for item in _list_items(surface):
+        _add_item(page, item, show_hints=has_hints)
+    _add_legend(page, surface)
+
+
+def _add_summaries(page: _Page, surface: Surface) -> None:
+    """Add every item as ``_add_items`` does, but of each description the beginning."""
+    page.limit = _MAX_SUMMARY
+    _add_items(page, surface)
+    page.add(_SHORTENED)
+
+
+def _add_groups(page: _Page, surface: Surface, *, texts: bool | None, lines: int) -> None:
+    """Add the items in groups by kind and hints, what can do harm first, with at most so many lines of names.
+
+    ``texts`` says whether each tool has a line with its description. With None, those that only read have none.
+    """
+    if instructions := _get_instructions(surface):
+        page.add_cut(f"Instructions for the model: {_flow_text(instructions, whole=True)}", lines=2)
+    groups: dict[tuple[str, str], list[Item]] = {}
+    has_hints = _has_hints(surface)
+    for item in _list_items(surface):
+        hints = f" {_describe_hints(item.value)}" if has_hints and item.kind is TOOL else ""
+        groups.setdefault((_name_kind(item), hints), []).append(item)
+    kinds = [_name_kind(item) for item in _list_items(surface)]
+    for kind, hints in sorted(groups, key=lambda group: (kinds.index(group[0]), "read-only" in group[1], group[1])):
+        items = groups[kind, hints]
+        heading = f"{plural(len(items), kind)}{hints}:"
+        has_texts = "read-only" not in hints if texts is None else texts
+        if has_texts and kind == TOOL.entity:
+            page.add(heading)
+            for item in items:
+                page.add_cut(f"{_shorten_name(item)}: {_get_description(item)}", indent=2)
+        else:
+            page.add_names(heading, list(map(_shorten_name, items)), lines)
+    if has_hints:
+        page.add("[Hints] are what the server says about itself.")
+    page.add(_SHORTENED)
+
+
+def _get_instructions(surface: Surface) -> str:
+    return _string_or_empty((surface.server or {}).get("instructions"))
+
+
+def _has_hints(surface: Surface) -> bool:
+    return any(_describe_hints(tool.value) != _NO_HINTS for tool in surface.items_of_kind(TOOL))
+
+
+def _list_items(surface: Surface) -> Iterator[Item]:
     for kind in ITEM_KINDS:
-        for item in sorted(surface.items_of_kind(kind), key=lambda item: item.key):
-            _add_item(page, item, show_hints=has_hints)
-    if tools:
-        page.add(_LEGEND if has_hints else _LEGEND_WITHOUT_HINTS)
-    return page.text()
+        yield from sorted(surface.items_of_kind(kind), key=lambda item: item.key)
+
+
+def _add_legend(page: _Page, surface: Surface) -> None:
+    if surface.items_of_kind(TOOL):
+        page.add(_LEGEND if _has_hints(surface) else _LEGEND_WITHOUT_HINTS)
+
+
+def _shorten_name(item: Item) -> str:
+    return quote_name(item.key)[:_MAX_NAME]
 
 
 def render_warnings(warnings: Sequence[Row], *, width: int | None = None) -> str:
@@ -125,7 +232,8 @@ class _Page:
         columns = shutil.get_terminal_size((80, 24)).columns
         self.width = width or max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
         self.full = detail == "full"
-        self.whole_text = detail != "short"
+        self.whole_text = detail in ("text", "full")
+        self.limit = _MAX_DESCRIPTION
         self._lines: list[str] = []
 
     def add(self, line: str, *, indent: int = 0, hanging: int = 2) -> None:
@@ -146,19 +254,47 @@ class _Page:
         for part in line.split("\n"):
             self._wrap(part, indent, 0)
 
-    def add_text(self, text: str, *, indent: int, limit: int = _MAX_DESCRIPTION) -> None:
+    def add_text(self, text: str, *, indent: int) -> None:
         """Add the text of a description: its lines flow together, so that long lists stay short."""
-        self.add(_flow_text(text, whole=self.whole_text, limit=limit) or "(no description)", indent=indent, hanging=0)
+        flowed = _flow_text(text, whole=self.whole_text, limit=self.limit)
+        self.add(flowed or "(no description)", indent=indent, hanging=0)
 
     def add_item(self, heading: str, description: str) -> None:
         """Add an item with its description: on one line if that is wide enough, else below it."""
-        text = _flow_text(description, whole=self.whole_text, limit=_MAX_DESCRIPTION) or "(no description)"
+        text = _flow_text(description, whole=self.whole_text, limit=self.limit) or "(no description)"
         together = f"{heading}: {text}"
         if len(show_invisible(together)) + 2 <= max(_MIN_WIDTH, self.width):
             self.add(together, indent=2)
         else:
             self.add(heading, indent=2, hanging=4)
             self.add_text(description, indent=6)
+
+    def add_cut(self, line: str, *, lines: int = 1, indent: int = 0) -> None:
+        """Add a line, wrapped to at most so many lines; what is left is cut."""
+        width = max(_MIN_WIDTH, self.width)
+        wrapped = self._wrap_lines(show_invisible(line[: width * (lines + 1)]), indent, 2)
+        if len(wrapped) > lines:
+            wrapped[lines - 1] = f"{wrapped[lines - 1][: width - 2]} …"
+        self._lines += wrapped[:lines]
+
+    def add_names(self, heading: str, names: Sequence[str], lines: int) -> None:
+        """Add a heading and as many of the names as fit in so many lines."""
+        kept = len(names)
+        while True:
+            left = f" and {len(names) - kept} more" if kept < len(names) else ""
+            wrapped = self._wrap_lines(show_invisible(f"{heading} {', '.join(names[:kept])}{left}"), 0, 2)
+            if len(wrapped) <= lines or kept == 1:
+                self._lines += wrapped
+                return
+            kept = max(1, kept * lines // len(wrapped) if len(wrapped) > 2 * lines else kept - 1)
+
+    def shows(self, text: str) -> bool:
+        """Whether a text was added completely, wherever its lines are broken."""
+        return " ".join(show_invisible(text).split()) in " ".join(" ".join(self._lines).split())
+
+    def count_lines(self) -> int:
+        """Return how many lines were added."""
+        return len(self._lines)
 
     def add_block(self, block: str) -> None:
         """Add rendered lines."""
@@ -189,19 +325,19 @@ class _Page:
 def _describe_server(surface: Surface, name: str) -> str:
     info = (surface.server or {}).get("serverInfo")
     stated = [info.get(member) for member in ("name", "version")] if isinstance(info, dict) else []
-    words = " ".join(word[:80] for word in stated if isinstance(word, str))
+    words = " ".join(word[:80] for word in stated if isinstance(word, str) and word)
     if not name:
         return words or "this server"
     return f"{name} ({words})" if words else name
 
 
+def _name_kind(item: Item) -> str:
+    return "resource template" if item.kind.entity == "resourceTemplate" else item.kind.entity
+
+
 def _count_items(surface: Surface) -> str:
-    nouns = {"resourceTemplate": "resource template"}
-    counts = [
-        plural(len(surface.items_of_kind(kind)), nouns.get(kind.entity, kind.entity))
-        for kind in ITEM_KINDS
-        if surface.items_of_kind(kind)
-    ]
+    lists = [surface.items_of_kind(kind) for kind in ITEM_KINDS]
+    counts = [plural(len(items), _name_kind(items[0])) for items in lists if items]
     return ", ".join(counts) or "no tools, prompts or resources"
 
 
@@ -222,12 +358,16 @@ def _add_item(page: _Page, item: Item, *, show_hints: bool = True) -> None:
     elif item.kind is PROMPT:
         heading = f"prompt {quote_name(item.name)}({', '.join(_list_arguments(value))})"
     else:
-        kind = "resource template" if item.kind.entity == "resourceTemplate" else item.kind.entity
-        heading = f"{kind} {item.key} {_string_or_empty(value.get('mimeType'))}".rstrip()
-    description = value.get("description")
-    page.add_item(heading, description if isinstance(description, str) else _string_or_empty(value.get("title")))
+        heading = f"{_name_kind(item)} {item.key} {_string_or_empty(value.get('mimeType'))}".rstrip()
+    page.add_item(heading, _get_description(item))
     if page.full:
         page.add_block(format_definition(value))
+
+
+def _get_description(item: Item) -> str:
+    value = item.value if isinstance(item.value, dict) else {}
+    description = value.get("description")
+    return description if isinstance(description, str) else _string_or_empty(value.get("title"))
 
 
 def _string_or_empty(value: Any) -> str:
@@ -241,8 +381,8 @@ def _list_arguments(prompt: dict[str, Any]) -> Iterator[str]:
             yield f"{quote_name(argument.get('name'))}{'' if argument.get('required') is True else '?'}"
 
 
-def _describe_hints(tool: dict[str, Any]) -> str:
-    hints = tool.get("annotations")
+def _describe_hints(tool: Any) -> str:
+    hints = tool.get("annotations") if isinstance(tool, dict) else None
     if not isinstance(hints, dict):
         return _NO_HINTS
     words = []
@@ -364,7 +504,9 @@ def _flow_text(text: str, *, whole: bool, limit: int = _MAX_DESCRIPTION) -> str:
     words = " ".join(text.split())
     if whole or len(words) <= limit:
         return words
-    return f"{words[:limit]} … ({len(words) - limit} more characters)"
+    end = words.rfind(" ", limit // 2, limit + 1)
+    kept = words[: end if end > 0 else limit]
+    return f"{kept} … ({len(words) - len(kept)} more characters)"
 
 
 def _describe_sides(before: Any, after: Any, *, whole: bool) -> str:
