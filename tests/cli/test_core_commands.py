@@ -110,7 +110,7 @@ def test_an_error_is_json_if_json_is_requested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("digets", "digest"), ("undo", "enforce --undo"), ("upgarde", "update"), ("accept", "approve")]
+    ("typed", "meant"), [("digets", "digest"), ("undo", "enforce --undo"), ("upgrade", "update"), ("accept", "approve")]
 )
 def test_an_unknown_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
     assert f"did you mean {meant}?" in pinwarden(typed).err
