@@ -95,7 +95,7 @@ def decide(approval: Approval, approver: Approver, *, full: bool = False) -> str
     return _decide_each(approval, approver) if decision.answer == "each" else decision.answer
 
 
-class Decision(NamedTuple):
+class GivenAnswer(NamedTuple):
     """The answer to a question about what was shown."""
 
     answer: str
@@ -119,7 +119,7 @@ def ask_decision(
     suspicious: bool,
     choices: Sequence[str] = ("approve",),
     is_overview: bool = False,
-) -> Decision:
+) -> GivenAnswer:
     """Show what would be approved, and ask about it. The answer is one of ``choices``, ``SKIPPED`` or ``QUIT``.
 
     The default is ``skip`` if something looks like an attack, ``show`` while a part of a text was not shown, unless
@@ -129,15 +129,15 @@ def ask_decision(
     shown = render(count_free_lines() or "short")
     rest = find_unshown(shown, render("text"))
     if show_in_pages(shown) == QUIT:
-        return Decision(QUIT, saw_everything=False)
+        return GivenAnswer(QUIT, saw_everything=False)
     while True:
         default = "skip" if suspicious else "show" if rest and not is_overview else choices[0]
         answer = ask(question, (*choices, "show", "skip", QUIT), default)
         if answer != "show":
-            return Decision(SKIPPED if answer == "skip" else answer, saw_everything=not rest)
+            return GivenAnswer(SKIPPED if answer == "skip" else answer, saw_everything=not rest)
         outcome = show_in_pages(rest or render("full"), can_go_back=True)
         if outcome == QUIT:
-            return Decision(QUIT, saw_everything=False)
+            return GivenAnswer(QUIT, saw_everything=False)
         if outcome == ALL:
             rest = ""
 
