@@ -69,8 +69,8 @@ def test_attack_generated_requests_get_the_described_responses(case: Any, signed
 
 
 def test_every_operation_answers_with_hostile_content(signed_in: Client) -> None:
-    for path in build_openapi()["paths"]:
-        if "{" not in path and path not in ("/api/decisions", "/api/undo"):
+    for path, operations in build_openapi()["paths"].items():
+        if "{" not in path and "get" in operations:
             get(signed_in, path[1:])
     for review in get(signed_in, "api/reviews")["reviews"]:
         assert get(signed_in, f"api/reviews/{review['name']}")["review"] == review

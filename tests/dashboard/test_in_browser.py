@@ -165,6 +165,7 @@ class Pages:
             "audit": f"{base}audit/",
             "audit-hostile": f"{base}audit/?server={quote(HOSTILE_TEXT[:150])}",
             "policy": f"{base}policy/",
+            "what-if": f"{base}policy/what-if/",
             "not-found": f"{base}nothing/",
             "refused": f"{base}reviews/?level=harmless",
         }
@@ -173,7 +174,7 @@ class Pages:
 NAMES = (
     *("overview", "queue", "queue-critical", "decided", "review-hostile", "review-hostile-sides", "review-calm"),
     *("review-hostile-name", "review-instructions", "servers", "server", "tools", "tools-found", "tools-hostile"),
-    *("clients", "audit", "audit-hostile", "policy", "not-found", "refused"),
+    *("clients", "audit", "audit-hostile", "policy", "what-if", "not-found", "refused"),
 )
 
 

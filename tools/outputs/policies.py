@@ -62,10 +62,26 @@ def policy_explain() -> Schema:
     return output("policy explain", exactly(body))
 
 
+def policy_what_if() -> Schema:
+    action = one_of(("allow", "audit", "warn", "block"))
+    outcome = exactly({"action": action, "refused": COUNT, "code": or_null(TEXT), "reason": or_null(FULL_TEXT)})
+    named = dict.fromkeys(("server", "client", "entity", "item"), TEXT)
+    difference = exactly({**named, "calls": COUNT, "before": outcome, "after": outcome})
+    body = {
+        "days": COUNT,
+        "calls": COUNT,
+        "complete": TRUTH,
+        "newly_refused": COUNT,
+        "differences": array(difference),
+    }
+    return output("policy what-if", exactly(body), "Items whose verdict would change, with their recorded calls.")
+
+
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,
     "policy generate": policy_generate,
     "policy explain": policy_explain,
+    "policy what-if": policy_what_if,
 }

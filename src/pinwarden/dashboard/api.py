@@ -15,12 +15,13 @@ from pinwarden.core.typed_json import JsonObject
 from pinwarden.dashboard import decisions, inventory_pages
 from pinwarden.dashboard.audit_pages import read_filtered_entries
 from pinwarden.dashboard.openapi import build_openapi
-from pinwarden.dashboard.operation_pages import list_gateways, list_settings
+from pinwarden.dashboard.operation_pages import list_gateways, list_settings, try_policy
 from pinwarden.dashboard.review_pages import MAX_TOGETHER, count_levels, select_reviews
 from pinwarden.dashboard.shown_change import ChangeView, encode_rendered, show_change
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.gateway.audit.report import entry_to_json
 from pinwarden.gateway.gated_server import load_gateway_policy
+from pinwarden.gateway.policy_what_if import DEFAULT_DAYS, MAX_DAYS
 from pinwarden.gateway.review import review_to_json
 from pinwarden.gateway.store.reviews import PENDING
 
@@ -43,6 +44,10 @@ def answer_get(sources: Sources, request: DashboardRequest) -> Json:
 
 def answer_post(sources: Sources, request: DashboardRequest, body: JsonObject) -> Json:
     """Make the decision that the body of a request describes, as a form of a page does."""
+    if request.path == "api/what-if":
+        days = body.integer("days", maximum=MAX_DAYS) if "days" in body else DEFAULT_DAYS
+        report = try_policy(sources, body.string("policy"), str(days))
+        return {**report.facts, "notes": list(report.notes)}
     if request.path == "api/decisions":
         changes = body.strings("changes", max_items=MAX_TOGETHER)
         form = {"action": (body.string("action"),), "change": changes, "why": (body.string("why", default=""),)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.gateway.audit.event import KINDS
+from pinwarden.gateway.policy_what_if import MAX_DAYS
 
 Json = dict[str, Any]
 _TEXT: Json = {"type": "string"}
@@ -85,6 +86,20 @@ def build_openapi() -> Json:
                 },
                 why=True,
             ),
+            "/api/what-if": _post(
+                "Try a policy on the recorded calls; nothing is stored",
+                {
+                    "type": "object",
+                    "properties": {
+                        "policy": _TEXT,
+                        "days": {"type": "integer", "minimum": 1, "maximum": MAX_DAYS},
+                    },
+                    "required": ["policy"],
+                    "additionalProperties": False,
+                },
+                why=False,
+                answer=_object(newly_refused=_COUNT, calls=_COUNT, differences=_array({"type": "object"})),
+            ),
             "/api/undo": _post(
                 "Undo decisions",
                 {**_object(names={**_array(_NAME), "minItems": 1, "maxItems": 100}), "additionalProperties": False},
@@ -127,12 +142,12 @@ def _get(summary: str, schema: Json, *parameters: Json) -> Json:
     return {"get": {"summary": summary, "parameters": list(parameters), "responses": _respond(schema, _READ_REFUSALS)}}
 
 
-def _post(summary: str, schema: Json, *, why: bool) -> Json:
+def _post(summary: str, schema: Json, *, why: bool, answer: Json | None = None) -> Json:
     if why:
         schema = {**schema, "properties": {**schema["properties"], "why": {"type": "string", "maxLength": 2000}}}
     token = {"name": "x-csrf-token", "in": "header", "required": True, "schema": _TEXT}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    responses = _respond(_object(notes=_array(_TEXT)), tuple(_REFUSALS))
+    responses = _respond(_object(notes=_array(_TEXT)) if answer is None else answer, tuple(_REFUSALS))
     return {"post": {"summary": summary, "parameters": [token], "requestBody": body, "responses": responses}}
 
 

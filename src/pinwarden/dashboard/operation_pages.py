@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.report import Report
 from pinwarden.dashboard.overview import read_part
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
 from pinwarden.gateway.gated_server import load_gateway_policy
+from pinwarden.gateway.policy_what_if import DEFAULT_DAYS, MAX_DAYS, describe_outcome, parse_proposed, report_what_if
 from pinwarden.html.pages import PageContent
 from pinwarden.lock.gateway_policy import KEYS, GatewayPolicy, describe_setting
 
@@ -55,6 +58,32 @@ def build_policy_page(sources: Sources, _: DashboardRequest) -> PageContent:
         "place": str(sources.project.policy_file),
     }
     return PageContent(template="policy.html", values=values)
+
+
+def build_what_if_page(sources: Sources, request: DashboardRequest) -> PageContent:
+    """Build the page that tries a pasted policy on the recorded calls. Stores nothing."""
+    text = request.get("policy")
+    report = read_part(lambda: try_policy(sources, text, request.get("days"))) if request.form else None
+    values: Values = {
+        "policy": text,
+        "days": request.get("days") or str(DEFAULT_DAYS),
+        "report": report,
+        "describe": describe_outcome,
+    }
+    return PageContent(template="what_if.html", values=values)
+
+
+def try_policy(sources: Sources, text: str, days: str) -> Report:
+    """Report what a policy would have done with the calls of the last days. Raises ``USAGE`` if it is invalid."""
+    number = int(days) if days.isascii() and days.isdigit() and len(days) < 4 else 0
+    if not 1 <= number <= MAX_DAYS:
+        raise PinwardenError("USAGE", f"the number of days is not between 1 and {MAX_DAYS}")
+    policy = text.encode("utf-8", "surrogatepass")
+    try:
+        parse_proposed(policy)
+    except PinwardenError as err:  # unlike an invalid policy of the project, this is what the request got wrong
+        raise PinwardenError("USAGE", f"the policy cannot be applied: {err.message}") from err
+    return report_what_if(sources.project, sources.state, policy, number, time.time())
 
 
 def list_settings(policy: GatewayPolicy) -> list[tuple[str, str, bool]]:

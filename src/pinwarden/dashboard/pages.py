@@ -32,6 +32,7 @@ ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
         (r"tools/", inventory_pages.build_tools_page),
         (r"clients/", operation_pages.build_clients_page),
         (r"policy/", operation_pages.build_policy_page),
+        (r"policy/what-if/", operation_pages.build_what_if_page),
         (r"audit/", audit_pages.build_audit_page),
         (r"census/", census_pages.build_overview_page),
         (r"census/findings/", census_pages.build_findings_page),

@@ -53,6 +53,7 @@ _CATALOG = {
         "policy check": ("policy", "policy_check", "Check the locked servers against the policy"),
         "policy digest": ("policy", "policy_digest", "Print the digest of the policy"),
         "policy explain": ("policy", "policy_explain", "Explain which rule decides whether a client may call a tool"),
+        "policy what-if": ("policy", "policy_what_if", "Try another policy on the calls of the last days"),
         "policy generate": ("policy", "policy_generate", "Propose a gateway policy from what the gateway recorded"),
     },
     "Pin, verify and run exact bytes": {

@@ -1,8 +1,9 @@
-"""``policy init``, ``policy check``, ``policy digest`` and ``policy generate``."""
+"""``policy``: write, check and try policies, and explain what they decide."""
 
 from __future__ import annotations
 
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -172,3 +173,43 @@ def policy_explain(args: Namespace) -> int:
     if args.policy:
         project = replace(project, policy=Path(args.policy))
     return emit(explain_policy(project, args.tool, args.server, args.client, tuple(args.team)), args.format)
+
+
+def _configure_policy_what_if(parser: ArgumentParser) -> None:
+    parser.add_argument("proposed", metavar="FILE", help="the policy to try, like a pinwarden.toml; - for stdin")
+    parser.add_argument(
+        "--days",
+        type=int,
+        default=7,
+        metavar="DAYS",
+        help="days of recorded calls, up to 90 (default: 7)",
+    )
+    add_project_arguments(parser)
+    add_database_argument(parser)
+    add_format_argument(parser)
+
+
+@command(_configure_policy_what_if)
+def policy_what_if(args: Namespace) -> int:
+    """Show what another policy would have done with the calls of the last days, compared with the present policy.
+
+    Lists each item whose verdict would change, with the client and the number of its recorded calls, and how many of
+    them a limit would have refused. Stores nothing.
+
+    Examples:
+      pinwarden policy what-if proposed.toml
+      pinwarden policy what-if proposed.toml --days 30 --format json
+    """
+    from pinwarden.gateway.policy_what_if import MAX_DAYS, MAX_POLICY_BYTES, report_what_if
+    from pinwarden.system.files import read_file
+
+    if not 1 <= args.days <= MAX_DAYS:
+        raise PinwardenError("USAGE", f"--days must be between 1 and {MAX_DAYS}")
+    if args.proposed == "-":
+        policy = sys.stdin.buffer.read(MAX_POLICY_BYTES)
+    else:
+        policy = read_file(Path(args.proposed), MAX_POLICY_BYTES)
+    project = project_from(args)
+    with read_database(args, project) as state:
+        report = report_what_if(project, state, policy, args.days, time.time())
+    return emit(report, args.format)
