@@ -53,10 +53,10 @@ soak: packages
 	@echo "==> pytest, 500 publishes at three replicas, and 50 replicas killed"
 	@PINWARDEN_SOAK=1 $(RUN)/pytest tests/registry/test_replicas.py -n 0 --timeout 1800
 
-bench: $(BENCH)/.ready
+bench: $(BENCH)/.ready $(VENV)/.dev
 	@{ command -v nginx && command -v wrk; } >/dev/null || tools/system-packages.sh nginx-light wrk
 	@echo "==> benchmarks"
-	@$(BENCH)/bin/python -m benchmarks
+	@$(BENCH)/bin/python -m benchmarks --page
 
 docs: $(VENV)/.dev
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --quiet

@@ -1,4 +1,7 @@
-"""Run the benchmarks: ``python -m benchmarks [NAME…]`` runs all reports, or only the named ones."""
+"""Run the benchmarks: ``python -m benchmarks [NAME…]`` runs all reports, or only the named ones.
+
+``--page`` also writes their output into ``docs/figures.md``.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from benchmarks import (
     surfaces,
     verifying,
 )
+from benchmarks.figures_page import render_figures
 
 REPORTS: dict[str, Callable[[], str]] = {
     "digest": core.digest_report,
@@ -61,17 +65,21 @@ REPORTS: dict[str, Callable[[], str]] = {
 
 
 def main(names: list[str]) -> int:
+    page = "--page" in names
+    names = [name for name in names if name != "--page"]
     unknown = [name for name in names if name not in REPORTS]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(REPORTS)}", file=sys.stderr)
         return 2
     # An installed package has its bytecode, and commands of a fresh clone must not be measured without.
     compileall.compile_dir(Path(__file__).resolve().parents[1] / "src" / "pinwarden", quiet=2)
-    missed = 0
+    reports: dict[str, str] = {}
     for name in names or REPORTS:
-        report = REPORTS[name]()
-        missed += report.count("NOT MET")
-        print(f"\n{report}", flush=True)
+        reports[name] = REPORTS[name]()
+        print(f"\n{reports[name]}", flush=True)
+    missed = sum(report.count("NOT MET") for report in reports.values())
+    if page:
+        (Path(__file__).resolve().parents[1] / "docs" / "figures.md").write_text(render_figures(reports), "utf-8")
     if missed:
         print(f"\n{missed} goals were not met", file=sys.stderr)
     return 1 if missed else 0
