@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +288,45 @@ def test_a_source_that_the_job_could_not_install_is_refused(world: CiWorld, spec
     outcome = world.run("init-ci", "--install", spec)
     assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
     assert not (world.root / GITHUB).exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "schema"),
+    [
+        ("github", GITHUB, "vendor.github-workflows"),
+        ("gitlab", GITLAB, "vendor.gitlab-ci"),
+        ("azure", ".azure-pipelines/pinwarden.yml", "vendor.azure-pipelines"),
+    ],
+)
+def test_the_workflow_is_valid_by_the_schema_of_its_system(world: CiWorld, system: str, file: str, schema: str) -> None:
+    assert world.run("init-ci", "--for", system, "--install", SOURCE).code == 0
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(world.root / file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_attack_a_folder_or_source_cannot_end_the_strings_of_a_jenkinsfile(world: CiWorld) -> None:
+    """Groovy ends a string at three quotes and reads backslashes; the shell reads what Groovy leaves."""
+    folder = world.root / "it's''' + x() + '''"
+    folder.mkdir()
+    (folder / ".mcp.json").write_text((world.root / ".mcp.json").read_text())
+    assert world.run("init", "--project", str(folder)).code == 0
+    source = f"git+https://git.example.org/a'''/b\\c@{COMMIT}"
+    done = world.run("init-ci", "--for", "jenkins", "--install", source, "--project", str(folder))
+    assert done.code == 0, done.err
+    text = (world.root / ".jenkins/pinwarden.Jenkinsfile").read_text()
+    (script,) = re.findall(r"sh '''((?:\\.|[^\\])*?)'''", text, re.DOTALL)
+    lines = [shlex.split(line) for line in re.sub(r"\\(.)", r"\1", script).strip().splitlines()]
+    assert lines[1][1:] == ["install", source]
+    assert lines[2][1:] == ["ci", "--project", folder.name, "--format", "junit=pinwarden.xml"]
+    assert text.startswith("// Written by pinwarden init-ci")
+
+
+@pytest.mark.parametrize("name", ["$(steal)", "${{ secrets.x }}", "$[variables.x]"])
+def test_attack_a_folder_that_a_ci_system_would_evaluate_is_refused(world: CiWorld, name: str) -> None:
+    folder = world.root / name
+    folder.mkdir()
+    (folder / ".mcp.json").write_text((world.root / ".mcp.json").read_text())
+    assert world.run("init", "--project", str(folder)).code == 0
+    done = world.run("init-ci", "--for", "azure", "--install", SOURCE, "--project", str(folder))
+    assert (done.code, "not allowed in a workflow file" in done.err) == (2, True)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pinwarden.system.install_source import InstallSource
 
-MARK = "# Written by pinwarden init-ci, which also updates it."
-"""The first line of a workflow that ``init-ci`` may replace."""
+MARK = "Written by pinwarden init-ci, which also updates it."
+"""What the first line, a comment, says in a workflow that ``init-ci`` may replace."""
 _GITHUB_JOB = """\
 on:
   pull_request:
@@ -61,11 +61,17 @@ def github_job(name: str, root: Path) -> str:
     It runs for pull requests and for pushes to the default branch of the repository; if git does not know which branch
     that is, for all pushes.
     """
+    branch = find_simple_branch(root)
+    branches = f'\n    branches: ["{branch}"]' if branch else ""
+    return _GITHUB_JOB.replace("{job}", name).replace("{branches}", branches)
+
+
+def find_simple_branch(root: Path) -> str | None:
+    """Return the default branch of the repository, if git knows it and its name needs no quoting."""
     from pinwarden.system.repository import find_default_branch
 
     branch = find_default_branch(root, os.environ)
-    branches = f'\n    branches: ["{branch}"]' if branch and _SIMPLE_BRANCH.match(branch) else ""
-    return _GITHUB_JOB.replace("{job}", name).replace("{branches}", branches)
+    return branch if branch and _SIMPLE_BRANCH.match(branch) else None
 
 
 def gitlab_image(spec: str) -> str:
@@ -148,7 +154,7 @@ def update_workflow(root: Path, path: Path, text: str, *, force: bool, command: 
 
     name = os.path.relpath(path)
     sys.stdout.write(f"{diff_config(name, before, text.encode())}\n")
-    is_own = before.decode("utf-8", "replace").startswith(MARK)
+    is_own = MARK in before.decode("utf-8", "replace").partition("\n")[0]
     if not force and not (is_own and can_ask() and ask(f"Change {name} as shown?", ("yes", "no"), "yes") == "yes"):
         reason = "differs from the new workflow" if is_own else "was not written by pinwarden init-ci"
         raise PinwardenError(

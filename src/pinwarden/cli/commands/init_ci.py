@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pinwarden.cli.commands import command
@@ -12,10 +13,17 @@ from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.project.project import Project
 
-_WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
+_EXPRESSION = re.compile(r"\$[\[({]")
+"""What GitHub or Azure would evaluate, also inside the quotes of the shell."""
+_WORKFLOW_FILES = {
+    "github": ".github/workflows/pinwarden.yml",
+    "gitlab": ".gitlab/pinwarden.gitlab-ci.yml",
+    "azure": ".azure-pipelines/pinwarden.yml",
+    "jenkins": ".jenkins/pinwarden.Jenkinsfile",
+}
 
 _GITHUB = """\
-{mark}
+# {mark}
 # Fails when a client's configuration is not as approved in mcp-lock.json, when the lock or an approved surface next to
 # it was edited, or when the policy is violated. No server is started: pinwarden ci --live also compares their tools.
 name: pinwarden
@@ -25,7 +33,7 @@ name: pinwarden
 """
 
 _GITLAB = """\
-{mark}
+# {mark}
 # Include this file from .gitlab-ci.yml.
 pinwarden:
   image: {image}
@@ -37,6 +45,50 @@ pinwarden:
     when: always
     reports:
       junit: pinwarden.xml
+"""
+
+_AZURE = """\
+# {mark}
+# Create a pipeline from this file. In Azure Repos, a branch policy (build validation) runs it for pull requests.
+{trigger}pool:
+  vmImage: ubuntu-latest
+steps:
+  - checkout: self
+    persistCredentials: "false"
+  - bash: |
+      pipx install {spec}
+  - bash: |
+      pinwarden ci{project} --format junit=pinwarden.xml
+  - task: PublishTestResults@2
+    condition: succeededOrFailed()
+    inputs:
+      testResultsFormat: JUnit
+      testResultsFiles: pinwarden.xml
+      failTaskOnMissingResultsFile: "true"
+"""
+
+_JENKINS = """\
+// {mark}
+// Create a multibranch pipeline with this file as its script path. It needs the plugins Docker Pipeline and JUnit.
+pipeline {
+  agent { docker { image '{image}' } }
+  stages {
+    stage('pinwarden') {
+      steps {
+        sh '''
+          python3 -m venv "$WORKSPACE_TMP/pinwarden"
+          "$WORKSPACE_TMP/pinwarden/bin/pip" install {spec}
+          "$WORKSPACE_TMP/pinwarden/bin/pinwarden" ci{project} --format junit=pinwarden.xml
+        '''
+      }
+    }
+  }
+  post {
+    always {
+      junit 'pinwarden.xml'
+    }
+  }
+}
 """
 
 
@@ -61,6 +113,7 @@ def init_ci(args: Namespace) -> int:
     Examples:
       pinwarden init-ci --install git+https://git.example.org/you/pinwarden@COMMIT
       pinwarden init-ci --install git+https://git.example.org/you/pinwarden@COMMIT --for gitlab --dry-run
+      pinwarden init-ci --install git+https://git.example.org/you/pinwarden@COMMIT --for jenkins --dry-run
     """
     import os
     import sys
@@ -95,11 +148,24 @@ def _find_wheel(spec: str, root: Path) -> tuple[Path, ...]:
 
 
 def _render_workflow(kind: str, spec: str, root: Path, options: str) -> str:
-    from pinwarden.cli.workflow_files import MARK, github_job, gitlab_image, install_step
+    import shlex
 
-    text = _GITHUB.replace("{job}", github_job("pinwarden", root)) if kind == "github" else _GITLAB
-    text = text.replace("{mark}", MARK).replace("{image}", gitlab_image(spec))
-    return text.replace("{install}", install_step(kind, spec)).replace("{project}", options)
+    from pinwarden.cli.workflow_files import MARK, find_simple_branch, github_job, gitlab_image, install_step
+
+    words = {"mark": MARK, "image": gitlab_image(spec), "project": options, "spec": shlex.quote(spec)}
+    if kind == "azure":
+        branch = find_simple_branch(root)
+        words["trigger"] = f"trigger: [{branch}]\n" if branch else ""
+        return _fill_in(_AZURE, words)
+    if kind == "jenkins":  # in the strings of Groovy, backslashes and quotes are escaped
+        return _fill_in(_JENKINS, {name: re.sub(r"(['\\])", r"\\\1", word) for name, word in words.items()})
+    words |= {"install": install_step(kind, spec), "job": github_job("pinwarden", root)}
+    return _fill_in(_GITHUB if kind == "github" else _GITLAB, words)
+
+
+def _fill_in(text: str, words: Mapping[str, str]) -> str:
+    """Replace ``{name}`` by its word, in one pass, so that no word is searched for others."""
+    return re.sub("{(" + "|".join(words) + ")}", lambda found: words[found[1]], text)
 
 
 def _refuse_missing_locks(projects: Sequence[Project]) -> None:
@@ -133,6 +199,6 @@ def _relative_path(path: Path, root: Path) -> str:
         relative = path.resolve().relative_to(root).as_posix()
     except ValueError:
         raise PinwardenError("USAGE", f"{path} is not in the repository {root}") from None
-    if not relative.isprintable() or "${{" in relative:  # an expression that GitHub would evaluate
+    if not relative.isprintable() or _EXPRESSION.search(relative):
         raise PinwardenError("USAGE", f"{relative!a} has characters that are not allowed in a workflow file")
     return relative
