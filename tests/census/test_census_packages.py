@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -40,8 +41,8 @@ lines.on("line", (line) => {
 """
 
 
-def release(name: str, version: str, text: str = TEXT) -> Package:
-    manifest = {"name": name, "version": version, "bin": {"notes": "server.js"}}
+def release(name: str, version: str, text: str = TEXT, **members: Any) -> Package:
+    manifest = {"name": name, "version": version, "bin": {"notes": "server.js"}, **members}
     code = SERVER.replace("TEXT", json.dumps(text)).encode()
     return manifest, tarball({"package/package.json": json.dumps(manifest).encode(), "package/server.js": code})
 
@@ -171,6 +172,28 @@ def test_a_registry_of_servers_is_observed_and_then_only_what_changed(world: Wor
     assert third["states"] == {"observed": 1, "unchanged": 2}
     assert codes(third, "artifact") == {("io.acme/wiki", "bytes_changed")}
     check_reports(world)
+
+
+def test_nothing_is_requested_twice_in_a_run_although_servers_share_packages(world: World) -> None:
+    assert world.npm is not None
+    base = {"name": "acme-base", "version": "1.2.0", "main": "index.js"}
+    world.releases["acme-base"] = [
+        (base, tarball({"package/package.json": json.dumps(base).encode(), "package/./index.js": b"1;\n"}))
+    ]
+    for name in ("mail", "notes", "wiki"):
+        world.releases[f"@acme/{name}"] = [release(f"@acme/{name}", "1.0.0", dependencies={"acme-base": "^1.0.0"})]
+        world.listed[name] = ("1.0.0", "2026-01-01T00:00:00Z")
+    twins = {name: {"command": "npx", "args": ["-y", "@acme/notes@1.0.0", name]} for name in ("one", "two")}
+    (world.folder / "mcp.json").write_text(json.dumps({"mcpServers": twins}))
+    runs = ((world.source, {"observed": 3}), (world.source, {"unchanged": 3}), ("mcp.json", {"observed": 2}))
+    for source, states in runs:
+        world.npm.asked.clear()
+        assert world.run("--contact", "ops@acme.example", source=source)["states"] == states
+        asked = Counter((row.path, row.headers.get("accept")) for row in world.npm.asked)
+        assert asked
+        assert {key for key, times in asked.items() if times > 1} == set()
+        agents = {str(agent).partition(" census ")[2] for agent in world.npm.sent("user-agent")}
+        assert agents == {"(ops@acme.example)"}
 
 
 def check_reports(world: World) -> None:

@@ -112,6 +112,7 @@ def resolve_python(  # noqa: PLR0913
     python_version: str | None = None,
     timeout: float = RESOLVE_SECONDS,
     allow_plain_http: bool = False,
+    cache: Path | None = None,
 ) -> bytes:
     """Resolve one version of a package with uv, for all platforms and from one index.
 
@@ -125,6 +126,7 @@ def resolve_python(  # noqa: PLR0913
         python_version=python_version,
         timeout=timeout,
         allow_plain_http=allow_plain_http,
+        cache=cache,
     )
 
 
@@ -137,6 +139,7 @@ def resolve_python_requirements(  # noqa: PLR0913
     python_version: str | None = None,
     timeout: float = RESOLVE_SECONDS,
     allow_plain_http: bool = False,
+    cache: Path | None = None,
 ) -> bytes:
     """Resolve requirements (PEP 508) with uv, for all platforms and from one index. Returns the ``pylock.toml``.
 
@@ -150,6 +153,7 @@ def resolve_python_requirements(  # noqa: PLR0913
         folder = Path(temporary)
         (folder / "requirements.in").write_text("".join(f"{line}\n" for line in requirements))
         environment, secrets = _build_uv_environment(index, variables, folder)
+        environment |= {} if cache is None else {"UV_CACHE_DIR": str(cache)}
         options = (
             *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
             *("--no-config", "--no-progress", "--color", "never", "--python-version", python),
@@ -195,7 +199,7 @@ def _build_uv_environment(
 ) -> tuple[dict[str, str], list[str]]:
     """Return an environment in which uv uses only this index, and the secrets that the environment contains.
 
-    uv does not use the user's settings, netrc or cache.
+    uv does not use the user's settings, netrc or cache; its cache is new, unless the caller shares one.
     """
     settings = {
         "HOME": str(folder),
@@ -247,12 +251,20 @@ class NpmRequirement(Record):
     """The scopes whose registries must be usable. Other registries matter only if a dependency has their scope."""
 
 
+class NpmCache(Record):
+    """A cache of npm that several resolutions share, in which nothing gets stale while they run."""
+
+    folder: Path
+    user_agent: str
+
+
 def resolve_npm(
     requirement: NpmRequirement,
     registries: Mapping[str, ServiceEndpoint],
     variables: Mapping[str, str],
     *,
     allow_plain_http: bool = False,
+    cache: NpmCache | None = None,
 ) -> tuple[bytes, str]:
     """Resolve one version of a package with npm. Returns the ``package-lock.json``, and npm's name and version.
 
@@ -287,6 +299,7 @@ def resolve_npm(
             # A user who can write to the parent folder could make this folder a workspace with other npm settings.
             "--no-workspaces",
             *(("--fetch-retries=0",) if address_errors else ()),  # retries cannot help for an invalid host
+            *(() if cache is None else _build_cache_options(cache)),
         )
         try:
             run_resolver([str(npm), "install", *options], folder, environment, seconds=RESOLVE_SECONDS)
@@ -298,6 +311,10 @@ def resolve_npm(
         if version is None:
             version = run_resolver([str(npm), "--version"], folder, environment, seconds=30).decode().strip()
         return read_file(folder / "package-lock.json", LIMITS.max_bytes), f"npm {version[:40]}"
+
+
+def _build_cache_options(cache: NpmCache) -> tuple[str, ...]:
+    return f"--cache={cache.folder}", "--prefer-offline", f"--user-agent={cache.user_agent}", "--logs-max=0"
 
 
 def _read_npm_version(npm: Path) -> str | None:

@@ -32,6 +32,7 @@ from pinwarden.census.job_queue import (
 )
 from pinwarden.census.observation import ServerObservation
 from pinwarden.census.pace import SharedPace
+from pinwarden.census.run_cache import RunCache
 from pinwarden.census.sources import FleetServer, SourceAccess, SourceListing, list_source, name_source
 from pinwarden.census.store import CensusRun
 from pinwarden.core.errors import PinwardenError
@@ -134,10 +135,15 @@ class Census:
     ) -> None:
         """Do jobs until none is left, or until SIGINT or SIGTERM. A job that was begun is then finished."""
         with _open_context(project, access, self.database) as context:
-            worker = _Worker(self.database, context, examination, on_result)
+            worker = _Worker(self.database, context, examination, on_result, partial(self._open_cache, context, access))
             with ThreadPoolExecutor(options.jobs + 1, thread_name_prefix="census") as executor:
                 asyncio.run(_work_until_stopped(partial(self.queue.work, worker.handle, options, executor)))
         repeat_while_unavailable(self._finish_runs)
+
+    def _open_cache(self, context: FetchContext, access: CensusAccess, run: CensusRun) -> RunCache:
+        """Open what this machine requested in a run. Its name has the time, because a database can be made again."""
+        name = f"{self._location} {run.run} {run.started_at}"
+        return RunCache(context.store.root, name, SharedPace(self.database, access.per_second), access.user_agent)
 
     def _finish_runs(self) -> None:
         with self.database.transaction(exclusive="census-runs") as transaction:
@@ -159,8 +165,11 @@ class _Worker:
         context: FetchContext,
         options: ExaminationOptions,
         on_result: Callable[[Job, ServerObservation], None] | None,
+        open_cache: Callable[[CensusRun], RunCache],
     ) -> None:
         self._database = database
+        self._open_cache = open_cache
+        self._caches: dict[int, RunCache] = {}
         self._context = context
         self._options = options
         self._on_result = on_result
@@ -198,9 +207,15 @@ class _Worker:
                 )
             server, memory = known
             before = store.read_surface(transaction, memory.surface)
-            refresh = store.find_run(transaction, job.run).refresh
-        options = replace(self._options, refresh=True) if refresh else self._options
+            run = store.find_run(transaction, job.run)
+        options = replace(self._options, refresh=run.refresh or self._options.refresh, cache=self._find_cache(run))
         return examine_server(server, memory, before, self._context, options, wall_clock())
+
+    def _find_cache(self, run: CensusRun) -> RunCache:
+        with self._lock:
+            if run.run not in self._caches:
+                self._caches[run.run] = self._open_cache(run)
+            return self._caches[run.run]
 
 
 def _write(job: Job, observation: ServerObservation, transaction: Transaction) -> None:

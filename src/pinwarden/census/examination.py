@@ -15,6 +15,7 @@ from pinwarden.artifacts.resolvers import list_reasons
 from pinwarden.census.bundles import stage_listed_bundle
 from pinwarden.census.observation import CensusServer, ServerMemory, ServerObservation
 from pinwarden.census.registry_responses import RecordingFetcher, is_unchanged
+from pinwarden.census.run_cache import RunCache
 from pinwarden.clients.config import parse_configured_server
 from pinwarden.clients.release_words import find_release_word, replace_word
 from pinwarden.clients.table import get_client
@@ -71,6 +72,8 @@ class ExaminationOptions(Record):
     """Whether to observe unchanged servers, too."""
     retry_seconds: float = 5.0
     """The pause after the first temporary failure. It doubles with each attempt."""
+    cache: RunCache | None = None
+    """What this machine requested in the run."""
 
 
 def examine_server(  # noqa: PLR0913, PLR0917 - what is examined, what is known, and how
@@ -113,8 +116,8 @@ class _Examination:
         self._memory = memory
         self._options = options
         self._now = now
-        self._recorder = RecordingFetcher(context.fetcher)
-        self._context = replace(context, fetcher=self._recorder)
+        self._recorder = RecordingFetcher(context.fetcher, options.cache)
+        self._context = replace(context, fetcher=self._recorder, resolver_cache=options.cache)
         self._observation = ServerObservation(state="failed", checked_at=now)
         self._fingerprint = ""
         self._findings: list[tuple[str, Row]] = []
@@ -199,7 +202,7 @@ class _Examination:
         """Whether the registry sends the same documents about the package as at the last observation."""
         if not self._is_known() or not self._memory.responses:
             return False
-        return is_unchanged(self._memory.responses, self._context)
+        return is_unchanged(self._memory.responses, self._context, self._recorder)
 
     def _has_same_bytes(self, entry: Entry) -> bool:
         """Whether the artifact has the bytes of the last observation, although its registry changed something."""

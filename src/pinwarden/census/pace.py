@@ -28,12 +28,17 @@ class SharedPace:
         if pause > 0:
             time.sleep(pause / 1000)
 
-    def _reserve(self, host: str) -> int:
-        """Reserve the next moment for a request, and return how far away it is."""
+    def reserve(self, host: str, requests: int) -> None:
+        """Reserve time for requests that a program sent by itself. Later requests wait for it."""
+        if requests > 0:
+            repeat_while_unavailable(partial(self._reserve, host, requests))
+
+    def _reserve(self, host: str, requests: int = 1) -> int:
+        """Reserve the next moments for requests, and return how far away the first is."""
         now = _now()
         with self._database.transaction(exclusive=f"census-host-{host}") as transaction:
             due = max(now, _read_due(transaction, host))
-            _write_due(transaction, host, due + self._gap)
+            _write_due(transaction, host, due + requests * self._gap)
         return due - now
 
     def defer(self, host: str, seconds: float) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, BinaryIO
 
 from pinwarden.census.observation import RegistryResponse
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.connections import ServiceEndpoint
-from pinwarden.system.net.fetch import Fetcher, FetchRequest, FetchResponse, RequestPace
+from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestPace
 
 if TYPE_CHECKING:
+    from pinwarden.census.run_cache import RunCache
     from pinwarden.project.fetch_context import FetchContext
 
 _MAX_RESPONSES = 20  # documents of one package; more would cost more to ask for than to verify the package again
@@ -20,8 +22,9 @@ _MAX_URL = 500
 class RecordingFetcher(Fetcher):
     """A fetcher for one job, on the connections and with the rules of its worker's fetcher."""
 
-    def __init__(self, shared: Fetcher) -> None:
+    def __init__(self, shared: Fetcher, cache: RunCache | None = None) -> None:
         self.__dict__.update(shared.__dict__)
+        self._cache = cache
         self._responses: list[RegistryResponse] = []
         self._is_complete = True
 
@@ -32,7 +35,7 @@ class RecordingFetcher(Fetcher):
 
     def get(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
         """Fetch a document, and remember it."""
-        response = super().get(wanted, max_bytes=max_bytes)
+        response = self.get_once(wanted, max_bytes=max_bytes)
         is_plain = wanted.authorization is None and len(wanted.url) <= _MAX_URL
         if len(self._responses) >= _MAX_RESPONSES or not is_plain:
             self._is_complete = False
@@ -46,6 +49,35 @@ class RecordingFetcher(Fetcher):
             self._responses.append(row)
         return response
 
+    def get_once(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
+        """Fetch a document, unless this machine fetched it in this run."""
+        with nullcontext() if self._cache is None else self._cache.open_entry(wanted) as entry:
+            known = None if entry is None else entry.read_document()
+            if known is not None:
+                return known
+            response = super().get(wanted, max_bytes=max_bytes)
+            if entry is not None:
+                entry.write_document(response)
+            return response
+
+    def download(
+        self,
+        wanted: FetchRequest,
+        to: BinaryIO,
+        *,
+        algorithms: tuple[str, ...] = ("sha256",),
+        max_bytes: int | None = None,
+    ) -> DownloadResult:
+        """Download and hash a file, or copy it if this machine downloaded it in this run."""
+        with nullcontext() if self._cache is None else self._cache.open_entry(wanted) as entry:
+            known = None if entry is None else entry.read_file(to, algorithms)
+            if known is not None:
+                return known
+            result = super().download(wanted, to, algorithms=algorithms, max_bytes=max_bytes)
+            if entry is not None:
+                entry.write_file(to, result)
+            return result
+
     def wait_for(self, host: str) -> None:
         """Wait until a request may be sent to a host by something else than this fetcher."""
         pace: RequestPace | None = self._pace
@@ -53,14 +85,12 @@ class RecordingFetcher(Fetcher):
             pace.wait(host)
 
 
-def is_unchanged(responses: tuple[RegistryResponse, ...], context: FetchContext) -> bool:
+def is_unchanged(responses: tuple[RegistryResponse, ...], context: FetchContext, fetcher: RecordingFetcher) -> bool:
     """Whether the registries send the same documents as before. False if they cannot be asked."""
     for row in responses:
         endpoint = _find_endpoint(row.url, context)
         try:
-            response = Fetcher.get(
-                context.fetcher, FetchRequest(endpoint=endpoint, url=row.url, accept=row.accept, etag=row.etag)
-            )
+            response = fetcher.get_once(FetchRequest(endpoint=endpoint, url=row.url, accept=row.accept, etag=row.etag))
         except PinwardenError:
             return False
         if response.status != 304 and _digest(response) != row.digest:

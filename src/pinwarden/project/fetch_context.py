@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import unquote
 
 from pinwarden.artifacts.environments import node, python
@@ -29,6 +29,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class ResolverCache(Protocol):
+    """What several resolutions of a census share."""
+
+    resolver_folder: Path
+    """The folder in which npm and uv keep what they requested."""
+    user_agent: str
+
+    def count_resolved(self, host: str, packages: Sequence[str]) -> None:
+        """Count the packages that a resolver asked a registry for, by its own requests."""
+
+
 class FetchContext(Record):
     """Everything needed to resolve and download packages: registries, HTTP client and store."""
 
@@ -42,11 +53,13 @@ class FetchContext(Record):
     """Called with the progress of a command that works on several servers."""
     trust_root: Path | None = None
     """The trust root for attestations, if not sigstore's public one."""
+    resolver_cache: ResolverCache | None = None
+    """If given, npm and uv share their requests. Without it, each resolution is fresh."""
 
 
 def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closure:
     """Return the closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
-    from pinwarden.artifacts.resolvers import NpmRequirement, resolve_npm
+    from pinwarden.artifacts.resolvers import NpmCache, NpmRequirement, resolve_npm
 
     endpoint = context.sources.find_npm_registry(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
@@ -58,8 +71,12 @@ def resolve_npm_closure(name: str, version: str, context: FetchContext) -> Closu
     }
     plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
     wanted = NpmRequirement(name=name, version=version, required_scopes=frozenset({"", scope}))
-    lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain)
+    shared = context.resolver_cache
+    cache = None if shared is None else NpmCache(folder=shared.resolver_folder / "npm", user_agent=shared.user_agent)
+    lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain, cache=cache)
     resolved = parse_npm_lock(lock)
+    if shared is not None:
+        shared.count_resolved(endpoint.address.host, [row.name for row in resolved])
 
     def build_package(row: ResolvedPackage) -> ClosurePackage:
         return ClosurePackage(
@@ -145,8 +162,11 @@ def resolve_pypi_closure(name: str, version: str, extras: Sequence[str], context
         extras=tuple(extras),
         variables=variables,
         allow_plain_http=context.fetcher.rules.allow_plain_http,
+        cache=None if context.resolver_cache is None else context.resolver_cache.resolver_folder / "uv",
     )
     rows = parse_pylock(text).packages
+    if context.resolver_cache is not None:
+        context.resolver_cache.count_resolved(index.address.host, [row.name for row in rows])
     for row in rows:
         if not row.wheels:
             raise PinwardenError(
