@@ -73,6 +73,26 @@ def test_wrong_input_has_an_error_with_a_code(words: tuple[str, ...], code: str,
     assert report["error"]["code"] == code, report
 
 
+def test_a_worker_logs_each_server_as_json_and_counts_them_for_prometheus(tmp_path: Path) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    (tmp_path / "server.py").write_text(SERVER)
+    servers = {"good": {"command": "python3", "args": ["server.py"]}, "bad": {"command": "/bin/false"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    run(tmp_path, "run", "mcp.json", "--queue-only")
+    options = ("--allow-execute", "--no-sandbox", "--retry-after", "0.1", "--log-format", "json", "--metrics", "m.prom")
+    done = pinwarden("census", "worker", "--database", "census.sqlite", *options, cwd=tmp_path)
+    assert done.code == 0, done.err
+    lines = {line["server"].partition("#")[2]: line for line in map(json.loads, done.err.splitlines())}
+    assert (lines["good"]["state"], lines["good"]["level"], lines["good"]["run"]) == ("observed", "info", 1)
+    assert (lines["bad"]["code"], lines["bad"]["reason"], lines["bad"]["attempts"]) == ("PROBE_FAILED", "ended", 3)
+    families = text_string_to_metric_families((tmp_path / "m.prom").read_text())
+    samples = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+    assert samples["pinwarden_census_results_total", "observed"] == 1
+    assert samples["pinwarden_census_failures_total", "PROBE_FAILED", "ended"] == 1
+    assert samples["pinwarden_census_jobs",] == 0
+
+
 def test_a_damaged_memory_of_a_server_is_an_error_and_no_result(tmp_path: Path) -> None:
     import sqlite3
 

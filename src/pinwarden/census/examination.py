@@ -57,6 +57,7 @@ _MESSAGE_BYTES = 8 * 1024 * 1024  # the largest real list has less than 1 MB
 _SCRATCH_BYTES = 256 * 1024 * 1024
 _MAX_PATH = 4096
 _MAX_STDERR = 300
+_MAX_REASON = 80
 _MAX_HASHED_BYTES = 64 * 1024 * 1024  # of one file that a local command names
 
 
@@ -159,6 +160,7 @@ class _Examination:
     def build_failure(self, err: PinwardenError) -> ServerObservation:
         """Return the observation of a server that could not be examined."""
         reason = str(err.data.get("reason") or err.data.get("limit") or err.data.get("code") or "")
+        reason = reason if len(reason) <= _MAX_REASON and reason.isascii() and reason.isprintable() else ""
         status = err.data.get("status")
         is_temporary = status in _TEMPORARY_STATUSES or (
             status is None and (err.code in _TEMPORARY_CODES or reason in _TEMPORARY_REASONS)

@@ -21,8 +21,7 @@ from pinwarden.census.pace import SharedPace
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import parse_json
-from pinwarden.lock.lock_store import hold_write_lock
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.system.files import hold_write_lock, read_file, write_atomically
 from pinwarden.system.net.fetch import DownloadResult, FetchResponse
 from pinwarden.system.target import HttpAddress
 
@@ -65,7 +64,7 @@ class RunCache:
 
     @contextmanager
     def open_entry(self, wanted: FetchRequest) -> Iterator[CacheEntry | None]:
-        """Yield the entry of a request, which nobody else fills meanwhile; None if it must not be kept."""
+        """Lock and yield the entry of a request; None if its response must not be kept."""
         is_plain = wanted.authorization is None and wanted.form is None and wanted.upload is None and not wanted.headers
         if not is_plain:
             yield None

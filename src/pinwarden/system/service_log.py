@@ -66,14 +66,14 @@ class ServiceLog:
         """Log that the service cannot do its work."""
         self.log("error", text)
 
-    def log(self, level: LogLevel, text: str) -> None:
-        """Queue a line for the log. Returns at once."""
+    def log(self, level: LogLevel, text: str, **members: str | int) -> None:
+        """Queue a line for the log. Returns at once. A JSON line also has these members."""
         if LEVELS.index(level) < LEVELS.index(self._level):
             return
         with self._lock:
             if self._output is None:
                 self._output = _start_writer(self._write, self._limit, as_json=self._json)
-            self._output.logger.log(self._output.level_numbers[level], "%s", text)
+            self._output.logger.log(self._output.level_numbers[level], "%s", text, extra={"members": members})
 
     def close(self, seconds: float) -> None:
         """Write the queued lines. Gives up after ``seconds`` if stderr is not read."""
@@ -193,4 +193,5 @@ def _format_json(record: logging.LogRecord) -> str:
     from datetime import UTC, datetime
 
     time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return dumps({"time": time, "level": record.levelname.lower(), "message": record.getMessage()})
+    line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
+    return dumps({**line, **getattr(record, "members", {})})

@@ -143,6 +143,7 @@ def census_run(args: Namespace) -> int:
 
 def _configure_worker(parser: ArgumentParser) -> None:
     parser.add_argument("--stay", action="store_true", help="wait for later runs when there is nothing to do")
+    parser.add_argument("--metrics", metavar="FILE", help="file for metrics in the text format of Prometheus")
     add_log_arguments(parser)
     _add_database_argument(parser)
     _add_worker_arguments(parser)
@@ -261,35 +262,28 @@ def _read_worker(args: Namespace, run: int | None) -> WorkerOptions:
 
 def _work(census: Census, args: Namespace, run: int | None) -> None:
     """Work with a progress bar on a terminal, and with a log line for each server."""
-    import time
-
+    from pinwarden.census.worker_progress import WorkerProgress
     from pinwarden.cli.project_arguments import find_current_project
     from pinwarden.cli.streams import Progress, print_notice
     from pinwarden.system.service_log import ServiceLog
 
-    total, started = census.queue.count(run), time.monotonic()
+    total = census.queue.count(run)
     log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
+    metrics = getattr(args, "metrics", None)
+    work = WorkerProgress(log, Path(metrics) if metrics else None, lambda: census.queue.count(None))
     with Progress("observing servers") as progress:
-        done = failed = 0
 
         def show(job: Job, observation: ServerObservation) -> None:
-            nonlocal done, failed
-            done, failed = done + 1, failed + (observation.state == "failed")
-            progress.update(min(done, total), total)
-            rate = done / max(0.001, time.monotonic() - started)
-            left = max(0, total - done) / rate
-            progress.set_note(f", {rate:.1f}/s, {failed} failed, {left:.0f}s left")
-            why = f" {observation.code} {observation.reason}".rstrip()
-            log.log(
-                "warning" if observation.state == "failed" else "info",
-                f"run {job.run}: {job.server} {observation.state}{why} in {observation.milliseconds} ms",
-            )
+            work.record(job, observation)
+            progress.update(min(work.done, total), total)
+            progress.set_note(work.format_rate(total))
 
         try:
             census.work(
                 find_current_project(), _read_access(args), _read_examination(args), _read_worker(args, run), show
             )
         finally:
+            work.write_metrics()
             log.close(1.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import accumulate
 
@@ -15,11 +15,10 @@ from pinwarden.gateway.http.header_checks import BadRequest, GatewayClient, pars
 from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 from pinwarden.gateway.recorder import BUCKETS, ClientCounters
+from pinwarden.system.metrics import format_metric, format_metric_header, format_sample
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
-Labels = Mapping[str, str]
-Sample = tuple[Labels, float]
 
 
 class StatusPages:
@@ -129,12 +128,12 @@ class StatusPages:
                 self._count_waiting_events(),
             ),
         ):
-            yield from _format_metric(name, kind, help_text, [({}, value)])
+            yield from format_metric(name, kind, help_text, [({}, value)])
 
     def _format_review_metrics(self) -> Iterator[str]:
         if self.pending_reviews is not None:
             samples = [({"level": level}, count) for level, count in sorted(self.pending_reviews.items())]
-            yield from _format_metric("reviews_pending", "gauge", "Changes pending review, by severity.", samples)
+            yield from format_metric("reviews_pending", "gauge", "Changes pending review, by severity.", samples)
 
     def _format_client_metrics(self) -> Iterator[str]:
         for name, help_text, counts in (
@@ -142,7 +141,7 @@ class StatusPages:
             ("client_refusals_total", "Messages of a client with a refusal.", self._clients.refusals),
         ):
             samples = [({"client": client}, count) for client, count in sorted(counts.items())]
-            yield from _format_metric(name, "counter", help_text, samples)
+            yield from format_metric(name, "counter", help_text, samples)
 
 
 def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
@@ -158,49 +157,28 @@ def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     )
     for name, help_text, count_of in counters:
         samples = [({"server": upstream.name}, count_of(upstream)) for upstream in upstreams]
-        yield from _format_metric(name, "counter", help_text, samples)
+        yield from format_metric(name, "counter", help_text, samples)
     kinds = [
         ({"server": upstream.name, "kind": kind}, count)
         for upstream in upstreams
         for kind, count in sorted(upstream.recorder.kinds.items())
     ]
-    yield from _format_metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
+    yield from format_metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
     durations = [
         ({"server": upstream.name, "class": request_class}, histogram)
         for upstream in upstreams
         for request_class, histogram in sorted(upstream.recorder.durations.items())
     ]
     failures = [(labels, histogram.failures) for labels, histogram in durations]
-    yield from _format_metric("server_failures_total", "counter", "Requests that got an error.", failures)
+    yield from format_metric("server_failures_total", "counter", "Requests that got an error.", failures)
     name = "request_duration_seconds"
-    yield from _format_header(name, "histogram", "Time from a request to its response.")
+    yield format_metric_header(name, "histogram", "Time from a request to its response.")
     for labels, histogram in durations:
         totals = list(accumulate(histogram.counts))
         for bound, total in zip((*map(str, BUCKETS), "+Inf"), totals, strict=True):
-            yield _format_sample(f"{name}_bucket", {**labels, "le": bound}, total)
-        yield _format_sample(f"{name}_sum", labels, histogram.seconds)
-        yield _format_sample(f"{name}_count", labels, totals[-1])
-
-
-def _format_metric(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield from _format_header(name, kind, help_text)
-    for labels, value in samples:
-        yield _format_sample(name, labels, value)
-
-
-def _format_header(name: str, kind: str, help_text: str) -> Iterator[str]:
-    yield f"# HELP pinwarden_{name} {help_text}\n# TYPE pinwarden_{name} {kind}\n"
-
-
-def _format_sample(name: str, labels: Labels, value: float) -> str:
-    text = ",".join(f'{label}="{_escape(content)}"' for label, content in labels.items())
-    return f"pinwarden_{name}{f'{{{text}}}' if text else ''} {value!r}\n"
-
-
-def _escape(value: str) -> str:
-    """Escape a label value. Surrogates, which UTF-8 cannot encode, become escape sequences."""
-    value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return value.encode("utf-8", "backslashreplace").decode()
+            yield format_sample(f"{name}_bucket", {**labels, "le": bound}, total)
+        yield format_sample(f"{name}_sum", labels, histogram.seconds)
+        yield format_sample(f"{name}_count", labels, totals[-1])
 
 
 def make_audit_check(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
