@@ -220,8 +220,7 @@ def _expected(tree: ast.Module) -> Iterator[str]:
 _STARTS = {
     # who may call it: the one step before every start, and programs that are not servers of a project
     "build_sandbox_command": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
-    "PreparedStart": {"project/server_start.py"},
-    "ServerCommand": {"gateway/gated_server.py"},
+    "ServerCommand": {"project/server_start.py"},
     "start_server": {"gateway/gated_server.py", "gateway/http/process_transport.py"},
     "probe_all": {"project/server_start.py"},
     # an author's own server, and what is submitted to a registry, which has no project and a sandbox of its own
@@ -251,7 +250,7 @@ def test_every_start_of_a_server_goes_through_the_one_step_that_reads_the_policy
 
 def _starting_names(path: str, tree: ast.Module) -> set[str]:
     """Which of those names a module has from the modules that define them, or is one of these and defines."""
-    homes = ("system.sandbox", "surface.probe.probe", "project.server_start", "gateway.gated_server")
+    homes = ("system.sandbox", "surface.probe.probe", "project.server_start")
     defines = path.removesuffix(".py").replace("/", ".").endswith(homes)
     names: set[str] = set()
     for node in ast.walk(tree):

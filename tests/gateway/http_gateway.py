@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.guard import ApprovedSurface, Guard
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient, TokenVerifier
@@ -29,6 +28,7 @@ from pinwarden.gateway.recorder import LoopRecorder, OutputRecorder
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.store.tokens import hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
+from pinwarden.project.server_start import ServerCommand
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.net.connections import NetworkRules

@@ -27,12 +27,13 @@ from pinwarden.gateway.fleet_client import (
     synchronize,
 )
 from pinwarden.gateway.fleet_service import FORMAT, MAX_REQUEST, FleetService
-from pinwarden.gateway.gated_server import GatedServer, RunOptions, ServerCommand
+from pinwarden.gateway.gated_server import GatedServer, RunOptions
 from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.store.devices import DeviceServer
 from pinwarden.gateway.store.reviews import PENDING
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.project.project import Project as LockedProject
+from pinwarden.project.server_start import ServerCommand
 from tests.cli.run import Outcome
 from tests.docs.schemas import problems
 from tests.gateway.test_gateway_command import Project, Running, running

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
@@ -26,6 +25,7 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.recorder import LoopRecorder
 from pinwarden.gateway.session.messages import ParsedMessage
+from pinwarden.project.server_start import ServerCommand
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress

@@ -93,7 +93,7 @@ from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import ServerCommand, start_server
+from pinwarden.project.server_start import ServerCommand, start_server
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.stdio import StdioRelay
@@ -115,7 +115,7 @@ from time import sleep
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import ServerCommand, start_server
+from pinwarden.project.server_start import ServerCommand, start_server
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.stdio import StdioRelay
@@ -146,7 +146,7 @@ from pinwarden.gateway import stdio
 from pinwarden.system.service_log import ServiceLog
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import ServerCommand, start_server
+from pinwarden.project.server_start import ServerCommand, start_server
 from pinwarden.gateway.session.session import Session
 from tests.gateway.session_harness import InMemoryApprovals
 

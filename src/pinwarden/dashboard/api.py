@@ -20,10 +20,10 @@ from pinwarden.dashboard.review_pages import MAX_TOGETHER, count_levels, select_
 from pinwarden.dashboard.shown_change import ChangeView, encode_rendered, show_change
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.gateway.audit.report import entry_to_json
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.policy_what_if import DEFAULT_DAYS, MAX_DAYS
 from pinwarden.gateway.review import review_to_json
 from pinwarden.gateway.store.reviews import PENDING
+from pinwarden.project.project import load_policies
 
 PREFIX = "api/"
 TOKEN_HEADER = "x-csrf-token"  # noqa: S105 - the name of a header
@@ -143,7 +143,7 @@ def _get_audit(sources: Sources, request: DashboardRequest) -> Json:
 
 
 def _get_policy(sources: Sources, _: DashboardRequest) -> Json:
-    policy = load_gateway_policy(sources.project)
+    policy = load_policies(sources.project).gateway
     return {
         "settings": {name: value for name, value, _ in list_settings(policy)},
         "rules": [

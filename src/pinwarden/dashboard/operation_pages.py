@@ -10,10 +10,10 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report
 from pinwarden.dashboard.overview import read_part
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.policy_what_if import DEFAULT_DAYS, MAX_DAYS, describe_outcome, parse_proposed, report_what_if
 from pinwarden.html.pages import PageContent
 from pinwarden.lock.gateway_policy import KEYS, GatewayPolicy, describe_setting
+from pinwarden.project.project import load_policies
 
 
 class RunningGateway(Record):
@@ -50,7 +50,7 @@ def build_clients_page(sources: Sources, _: DashboardRequest) -> PageContent:
 
 def build_policy_page(sources: Sources, _: DashboardRequest) -> PageContent:
     """Build the page of the policy that gateways of this project apply."""
-    policy = read_part(lambda: load_gateway_policy(sources.project))
+    policy = read_part(lambda: load_policies(sources.project).gateway)
     values: Values = {
         "gateway_policy": policy,
         "settings": [] if policy.problem else list_settings(policy.value),

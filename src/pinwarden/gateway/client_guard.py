@@ -92,10 +92,9 @@ def _find_session(client: Any) -> Any:
 def _build_guard(lock: Path, server: str | None) -> Guard:
     """Return the gateway's guard for a server, with its approvals loaded."""
     from pinwarden.gateway.approved_sources import LockApprovals
-    from pinwarden.gateway.gated_server import load_gateway_policy
     from pinwarden.gateway.guard import Guard
     from pinwarden.lock import lock_store
-    from pinwarden.project.project import Project
+    from pinwarden.project.project import Project, load_policies
 
     if server is None:
         locked = lock_store.read(lock)
@@ -108,7 +107,7 @@ def _build_guard(lock: Path, server: str | None) -> Guard:
     project = Project(root=folder, lock=lock, home=Path.home(), variables=dict(os.environ))
     source = LockApprovals(lock, server)
     source.get_current()
-    return Guard(server, source, load_gateway_policy(project))
+    return Guard(server, source, load_policies(project).gateway)
 
 
 class _Exchange:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.gateway.baselines import Baseline
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.store.reviews import FirstApproval
 from pinwarden.lock.gateway_policy import four_eyes_levels
+from pinwarden.project.project import load_policies
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
@@ -51,7 +51,7 @@ def make_four_eyes_check(project: Project) -> Callable[[Review], bool]:
     The policy of the project counts, and that of the folder with the lock: the stricter one decides. Raises if one of
     them cannot be read.
     """
-    own = four_eyes_levels(load_gateway_policy(project))
+    own = four_eyes_levels(load_policies(project).gateway)
     by_lock: dict[str, frozenset[str]] = {}
 
     def is_needed(review: Review) -> bool:
@@ -60,7 +60,7 @@ def make_four_eyes_check(project: Project) -> Callable[[Review], bool]:
         if baseline.is_lock:
             if review.baseline not in by_lock:
                 other = replace(project, root=Path(baseline.name).parent, policy=None, policy_folder=None)
-                by_lock[review.baseline] = four_eyes_levels(load_gateway_policy(other))
+                by_lock[review.baseline] = four_eyes_levels(load_policies(other).gateway)
             levels |= by_lock[review.baseline]
         # A change without a known severity counts as critical.
         return (review.level if review.level in ("info", "review") else "critical") in levels

@@ -6,15 +6,14 @@ Most imports are inside functions, so that the server starts before the rest of 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
-from pinwarden.gateway.inside_server import MARK
+from pinwarden.core.record import Record
+from pinwarden.project.server_start import ServerCommand, start_server
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pinwarden.gateway.store.reviews import SightingRecorder
     from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.project.project import Project
-    from pinwarden.project.server_start import PreparedStart
     from pinwarden.system.service_log import LogFormat, LogLevel
 
 _GATHER_SECONDS = 1.0  # a single client needs only a few large commits; the journal keeps the events until the next one
@@ -175,15 +173,6 @@ def _open_source(
     return source if fleet is None else fleet.wrap(source)
 
 
-def load_gateway_policy(project: Project) -> GatewayPolicy:
-    """Return the ``gateway`` section of the project's policy, or the default, which blocks every change."""
-    from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
-    from pinwarden.project.project import load_policies
-
-    policy = load_policies(project).own
-    return (policy.gateway if policy is not None else None) or DEFAULT_GATEWAY_POLICY
-
-
 def name_command(words: tuple[str, ...], cwd: str) -> str:
     """Return a name for a command without a lock entry: its program, and a digest of command line and folder.
 
@@ -200,44 +189,3 @@ def name_command(words: tuple[str, ...], cwd: str) -> str:
         masked = mask_words(words)
     program = "".join(char for char in masked[0].rpartition("/")[2] if char.isalnum() or char in "._-")
     return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *masked])).hex[:16]}"
-
-
-_PIPE_BYTES = 1 << 20  # capacity requested from the kernel for the server's pipes
-
-
-class ServerCommand(Record):
-    """A server's command line, with its complete environment."""
-
-    words: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str | None = None
-
-
-def build_server_command(prepared: PreparedStart, server: str) -> ServerCommand:
-    """Return the command of a prepared start, with a variable that marks the process as a server (`inside_server`)."""
-    environment = {**prepared.environment, MARK: server}
-    return ServerCommand(words=prepared.command, environment=environment, cwd=prepared.cwd)
-
-
-def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the server process. The server inherits the gateway's stderr unless ``stderr`` is set."""
-    try:
-        process = subprocess.Popen(  # noqa: S603  the user runs this command; there is no shell
-            list(command.words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env=dict(command.environment),
-            cwd=command.cwd,
-            bufsize=0,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {reason}") from err
-    for stream in (process.stdin, process.stdout):
-        with suppress(OSError, AttributeError, ImportError):
-            import fcntl
-
-            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[union-attr]
-    return process

@@ -17,13 +17,22 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.system.processes import find_child_pids, iter_ancestor_pids, read_proc_strings, read_process_identity
+
+if TYPE_CHECKING:
+    from pinwarden.project.server_start import ServerCommand
 
 MARK = "PINWARDEN_STARTED_SERVER"
 """The environment variable that every started server gets, with the server's name as value."""
+
+
+def mark_as_server(command: ServerCommand, server: str) -> ServerCommand:
+    """Return the command with the environment variable that marks its process as a server."""
+    return replace(command, environment={**command.environment, MARK: server})
 
 
 @contextmanager

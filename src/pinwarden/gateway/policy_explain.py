@@ -9,9 +9,9 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report, ReportTable
 from pinwarden.core.text import plural
 from pinwarden.gateway.approved_sources import LockApprovals
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.lock import lock_store
 from pinwarden.lock.call_rules import DAY, CallFacts, decide_call, read_hints
+from pinwarden.project.project import load_policies
 from pinwarden.surface.surface import TOOL
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PERIODS = {1: "second", 60: "minute", 3600: "hour", DAY: "day"}
 
 def explain_policy(project: Project, tool: str, server: str | None, client: str, teams: tuple[str, ...]) -> Report:
     """Report for each server that has the tool, or for one server, whether a client may call it, and why."""
-    policy = load_gateway_policy(project)
+    policy = load_policies(project).gateway
     known = _find_servers(project, tool)
     if server is None and not known:
         raise PinwardenError(

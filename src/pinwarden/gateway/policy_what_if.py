@@ -22,11 +22,11 @@ from pinwarden.core.text import plural
 from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
 from pinwarden.gateway.audit.chain import read_newest_entries
 from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, WARNED
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.lock.policy import parse_policy_file
+from pinwarden.project.project import load_policies
 from pinwarden.surface.surface import ITEM_KINDS, surface_from_listing
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Traffic(Record):
 
 def report_what_if(project: Project, state: GatewayState, policy: bytes, days: int, now: float) -> Report:
     """Report what a policy would have done with the recorded calls, compared with the policy of the project."""
-    comparison = _Comparison(project, state, (load_gateway_policy(project), parse_proposed(policy)))
+    comparison = _Comparison(project, state, (load_policies(project).gateway, parse_proposed(policy)))
     traffic = _read_traffic(state, now - days * 86_400)
     differences = [
         difference

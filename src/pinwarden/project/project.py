@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
     from pinwarden.clients.skill_folders import SkillRoots
     from pinwarden.clients.table import FileScope, System
+    from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
     from pinwarden.lock.policy_rules import PolicyFinding
@@ -246,6 +247,13 @@ class Policies(Record):
         return self.own is not None or self.toolpin is not None
 
     @property
+    def gateway(self) -> GatewayPolicy:
+        """The gateway policy; without one the default, which blocks every change."""
+        from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY
+
+        return (self.own.gateway if self.own is not None else None) or DEFAULT_GATEWAY_POLICY
+
+    @property
     def requires_locked_skills(self) -> bool:
         """Whether a policy has ``skills = "locked"``."""
         return self.own is not None and self.own.requires_locked_skills
@@ -339,16 +347,15 @@ def _load_restricted_policies(project: Project, by: Path, environment: str) -> P
     other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
     if other is None:
         return base
-    from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, tighten
+    from pinwarden.lock.gateway_policy import tighten
 
-    gateway = (base.own.gateway if base.own is not None else None) or DEFAULT_GATEWAY_POLICY
     rules = tuple(
         replace(rule, read=_make_absolute(by, rule.read), write=_make_absolute(by, rule.write))
         for rule in other.sandbox_rules
     )
     own = replace(
         base.own or other,
-        gateway=gateway if other.gateway is None else tighten(gateway, other.gateway),
+        gateway=base.gateway if other.gateway is None else tighten(base.gateway, other.gateway),
         sandbox_rules=(*(base.own.sandbox_rules if base.own is not None else ()), *rules),
     )
     return replace(base, own=own)

@@ -4,13 +4,14 @@
 2. Find the command: the verified bytes in the lock, or a configured or typed command.
 3. Choose the sandbox: the sandbox of an accepted bundle, a rule in ``[[policy.sandbox]]``, or the user's option.
 
-``pinwarden run`` and the gateway use ``prepare_start``. Commands that read a server's surface use ``prepare_probe``.
-tests/test_structure.py checks this.
+``pinwarden run`` and the HTTP gateway use ``prepare_start`` and ``start_server``. Commands that read a server's surface
+use ``prepare_probe``. tests/test_structure.py checks this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
@@ -21,6 +22,8 @@ from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.target import PROJECT_FOLDER
 
 if TYPE_CHECKING:
+    import subprocess
+
     from pinwarden.clients.config import ConfigFile
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.policy import Policy
@@ -31,14 +34,15 @@ if TYPE_CHECKING:
     from pinwarden.system.sandbox import Sandbox
     from pinwarden.system.target import StdioTarget, Target
 
+_PIPE_BYTES = 1 << 20  # capacity requested from the kernel for the server's pipes
 # Errors for a server without locked bytes: no package, bytes not locked, or bytes not in the store.
 _NO_BYTES_CODES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
 
 
-class PreparedStart(Record):
-    """A complete command line, ready to be started."""
+class ServerCommand(Record):
+    """A server's command line, with its complete environment. Only `prepare_start` makes one."""
 
-    command: tuple[str, ...]
+    words: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
 
@@ -54,7 +58,7 @@ class PreparedProbe(Record):
 
 def prepare_start(
     project: Project, name: str, find: Callable[[], ServerLaunch], *, sandbox: bool = False, confine: bool = True
-) -> PreparedStart:
+) -> ServerCommand:
     """Prepare the start of a server. ``find`` returns the command to start, and is called after the policy was read.
 
     ``sandbox`` requires a sandbox even if no policy does. Without ``confine``, a bundle starts without the sandbox that
@@ -69,7 +73,33 @@ def prepare_start(
         words = tuple(build_sandbox_command(started.command, dict(started.environment), started.cwd, chosen))
     else:
         words = started.command
-    return PreparedStart(command=words, environment=started.environment, cwd=started.cwd)
+    return ServerCommand(words=words, environment=started.environment, cwd=started.cwd)
+
+
+def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a server for a gateway. It inherits the gateway's stderr unless ``stderr`` is set."""
+    import subprocess
+
+    try:
+        process = subprocess.Popen(  # noqa: S603  the user runs this command; there is no shell
+            list(command.words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=dict(command.environment),
+            cwd=command.cwd,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {reason}") from err
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError, AttributeError, ImportError):
+            import fcntl
+
+            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[union-attr]
+    return process
 
 
 def prepare_probe(  # noqa: PLR0913 - what is probed, and how

@@ -125,13 +125,15 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
 
 
 def _prepare_command(args: Namespace, project: Project) -> GatedServer:
-    from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
+    from pinwarden.gateway.gated_server import GatedServer, name_command
+    from pinwarden.gateway.inside_server import mark_as_server
+    from pinwarden.project.project import load_policies
     from pinwarden.project.run import ServerLaunch, inherit_environment
     from pinwarden.project.server_start import prepare_start
 
     if not args.command:
         raise PinwardenError("USAGE", "give the name of a locked server, or a command after --")
-    policy = load_gateway_policy(project)
+    policy = load_policies(project).gateway
     locked = args.name is not None and _is_approved(project, args.name, args.client)
     if args.client and not locked:
         raise PinwardenError("USAGE", "--client needs a server that is approved in the lock")
@@ -152,7 +154,7 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
     prepared = prepare_start(project, name, find_launch, sandbox=args.sandbox)
     return GatedServer(
         server=name,
-        command=build_server_command(prepared, name),
+        command=mark_as_server(prepared, name),
         has_approved_surface=locked,
         policy=policy,
         client=args.client,
@@ -185,12 +187,14 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
-    from pinwarden.gateway.gated_server import GatedServer, build_server_command, load_gateway_policy, name_command
+    from pinwarden.gateway.gated_server import GatedServer, name_command
+    from pinwarden.gateway.inside_server import mark_as_server
     from pinwarden.lock.extension import has_surface
+    from pinwarden.project.project import load_policies
     from pinwarden.project.run import find_entry, is_bundle, prepare_locked_launch
     from pinwarden.project.server_start import prepare_start
 
-    policy = load_gateway_policy(project)
+    policy = load_policies(project).gateway
     entry = find_entry(project, args.server, args.client)
     locked = has_surface(entry)
     if args.require_lock and not locked:
@@ -209,7 +213,7 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     name = args.server if locked else name_command((args.server, entry.client), str(project.lock.resolve()))
     return GatedServer(
         server=name,
-        command=build_server_command(prepared, name),
+        command=mark_as_server(prepared, name),
         has_approved_surface=locked,
         policy=policy,
         client=args.client,

@@ -19,7 +19,6 @@ from pinwarden.core.text import plural
 from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
 from pinwarden.gateway.baselines import PUBLISHED, Baseline
 from pinwarden.gateway.fleet_service import SYNC_PATH, FleetService
-from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, GatewayClient
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -33,6 +32,7 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.store import published_locks as locks
 from pinwarden.gateway.store.tokens import TOPIC, GatewayToken, SignInEvents, hash_token
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
+from pinwarden.project.project import load_policies
 from pinwarden.system.files import read_file, read_file_stamp
 from pinwarden.system.processes import kill_all_trees
 
@@ -132,7 +132,7 @@ class HttpGateway:
         clients = self._clients = self._create_known_clients(one_time_token)
         if self._follower is not None:
             self._write_log(await loop.run_in_executor(None, self._follower.refresh))
-        self._policy = load_gateway_policy(self._project)
+        self._policy = load_policies(self._project).gateway
         self._factory.set_policy(self._policy)
         self._warn_if_observing()
         self._factory.tracing = configure_tracing(self._project.variables, self._write_log)
@@ -320,7 +320,7 @@ class HttpGateway:
             return
         self._stamps = stamps
         try:
-            await self._apply_policy(load_gateway_policy(self._project))
+            await self._apply_policy(load_policies(self._project).gateway)
             await self._apply_identity(self.endpoint.access)
             locked = await asyncio.get_running_loop().run_in_executor(None, self._factory.read_lock)
             await self._record(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pinwarden.core.text import plural
-from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.upstream_transport import ProcessOwner
+from pinwarden.project.server_start import ServerCommand
 
 
 class ProcessSupervisor:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, cast
 
-from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.process_pipes import PipeEnds
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.session.messages import ParsedMessage, RequestId, encode
+from pinwarden.project.server_start import ServerCommand, start_server
 from pinwarden.surface.protocol import CANCELLED
 from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 

@@ -11,7 +11,6 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.approved_sources import LockApprovals
-from pinwarden.gateway.gated_server import ServerCommand, build_server_command
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import assign_slugs
@@ -19,11 +18,13 @@ from pinwarden.gateway.http.process_supervisor import ProcessSlots, ProcessSuper
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.inside_server import mark_as_server
 from pinwarden.gateway.recorder import ClientCounters, LoopRecorder, Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
+from pinwarden.project.server_start import ServerCommand
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
 from pinwarden.system.files import find_program
@@ -197,10 +198,10 @@ class UpstreamFactory:
             )
 
         def build_verified() -> ServerCommand:
-            return build_server_command(prepare_start(self._project, name, prepare_locked), name)
+            return mark_as_server(prepare_start(self._project, name, prepare_locked), name)
 
         def build_configured() -> ServerCommand:
-            return build_server_command(prepare_start(self._project, name, prepare_configured), name)
+            return mark_as_server(prepare_start(self._project, name, prepare_configured), name)
 
         try:
             build_verified()
