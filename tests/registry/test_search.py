@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pinwarden.bundle.document import encode_document
+from pinwarden.core.errors import PinwardenError
+from pinwarden.registry import names
+from pinwarden.registry.registry_client import FolderRegistry
 from pinwarden.registry.registry_documents import UNYANK, YANK
-from pinwarden.registry.search import PAGE_SIZE, add_missing_packages, search_to_json
+from pinwarden.registry.search import PAGE_SIZE, add_missing_packages, build_search_index, search_to_json
+from pinwarden.registry.search_client import search_registry
 from pinwarden.registry.search_terms import MAX_QUERY_WORDS, MAX_TERMS, list_bundle_terms, split_query
 from pinwarden.registry.store import catalog
 from pinwarden.registry.store.catalog import Package
@@ -76,6 +82,24 @@ def test_results_have_pages_and_the_total(anywhere: World) -> None:
     assert (first["total"], first["next"], second["next"]) == (len(names), 2, None)
     assert find(anywhere, "", 2) == names[PAGE_SIZE:]
     assert find(anywhere, "same", 3) == []
+
+
+def test_a_static_export_is_searched_with_the_same_results(anywhere: World, tmp_path: Path) -> None:
+    offer(anywhere, "acme.calendar", "Appointments and notes")
+    offer(anywhere, "acme.notes", "A calendar of thoughts, cafe\u0301")
+    offer(anywhere, "acme.diary", surface=surface_of(searchNotes="Rain", add_entry="Add a calendar entry"))
+    for number in range(PAGE_SIZE + 3):
+        offer(anywhere, f"acme.t{number:03}", "Same words")
+    with anywhere.registry.database.transaction() as transaction:
+        (tmp_path / names.SEARCH_INDEX).write_bytes(encode_document(build_search_index(transaction)))
+    export = FolderRegistry(tmp_path)
+    for query in ("notes", "calendar notes", "cal", "search_notes", "acme.notes", "CAFÉ", "same", "zzz", "'", "rain"):
+        live, found = search_to_json(anywhere.registry, query, 1), search_registry(export, query, 1).facts
+        assert (found["tools"], found["total"]) == (live["tools"], live["total"]), query
+    assert [tool["tool"] for tool in search_registry(export, "same", 2).facts["tools"]] == find(anywhere, "same", 2)
+    (tmp_path / names.SEARCH_INDEX).write_text('{"tools": [{"tool": 1}]}')
+    with pytest.raises(PinwardenError, match="search index"):
+        search_registry(export, "notes", 1)
 
 
 def test_a_yank_and_its_reversal_change_what_is_found(anywhere: World) -> None:

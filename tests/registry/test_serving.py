@@ -381,7 +381,7 @@ def test_only_the_publisher_sees_what_a_server_wrote_before_its_probe_failed(
     assert report["published"]["surface"]["problem"].startswith("PROBE_FAILED")
     assert report["probe_output"] == ["<U+001B>[31mno yaml"]
     _, _, public = site.get("api/tools/acme.notes")
-    _, _, page = site.get("packages/acme.notes/4.0.4/")
+    _, _, page = site.get("bundles/acme.notes/4.0.4/")
     assert b"no yaml" not in public + page
     assert b"PROBE_FAILED" in page
     assert (

@@ -16,6 +16,7 @@ from pinwarden.registry.official_api import build_server_entry, choose_latest_ve
 from pinwarden.registry.read_api import find_file_in
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
+from pinwarden.registry.search import build_search_index
 from pinwarden.registry.store import operators, pointer_log, publications
 from pinwarden.system.database import Transaction
 
@@ -34,6 +35,8 @@ def export_registry(registry: Registry, folder: Path, base_url: str | None = Non
         size = head.size if head else 0
         for path in _list_paths(transaction, size):
             written += _write_file(registry, transaction, folder, path)
+        replace_file(folder / names.SEARCH_INDEX, encode_document(build_search_index(transaction)))
+        written += 1
         if base_url is not None:
             written += _write_official_entries(transaction, folder, base_url)
     return Report(

@@ -10,6 +10,7 @@ from pathlib import Path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.html.pages import ASSETS
 from pinwarden.registry.pages.compare_page import build_compare_page
+from pinwarden.registry.pages.lists import list_word_keys
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.pages.site import RenderedPage, find_page, render, render_error
 from pinwarden.registry.registry import Registry
@@ -22,8 +23,8 @@ _INDEX = "index.html"
 def export_pages(registry: Registry, folder: Path, base_url: str | None) -> int:
     """Write all pages, and return their number. The comparison of two versions is not written again.
 
-    Each version is compared with the one before it. Search, lookup in the log and its single entries need a live
-    registry.
+    Each version is compared with the one before it. Lookup in the log and its single entries need a live registry. In
+    place of search, there are pages with the words of names and tools.
     """
     written = 0
     for path in _list_paths(registry):
@@ -32,7 +33,7 @@ def export_pages(registry: Registry, folder: Path, base_url: str | None) -> int:
             replace_file(folder / _to_file_path(path), page.body)
             written += 1
     for tool, before, after in _list_comparisons(registry):
-        path = f"packages/{tool}/compare/{before}/{after}/"
+        path = f"bundles/{tool}/compare/{before}/{after}/"
         target = folder / _to_file_path(path)
         if not target.exists():
             request = PageRequest(path=path, base_url=base_url, is_static=True)
@@ -46,15 +47,17 @@ def _to_file_path(path: str) -> str:
 
 
 def _list_paths(registry: Registry) -> Iterator[str]:
-    yield from ("", "log/", "feed.atom", *ASSETS)
+    yield from ("", "log/", "feed.atom", "words/", *ASSETS)
     with registry.database.transaction() as transaction:
         namespaces = publishers.list_namespaces(transaction)
         tools = publications.list_tools(transaction)
+        keys = list_word_keys(transaction)
+    yield from (f"words/{key}/" for key in keys)
     for namespace in namespaces:
         yield from (f"publishers/{namespace}/", f"publishers/{namespace}/feed.atom")
     for tool in tools:
-        yield from (f"packages/{tool}/", f"packages/{tool}/feed.atom")
-        yield from (f"packages/{tool}/{version}/" for version in _list_versions(registry, tool))
+        yield from (f"bundles/{tool}/", f"bundles/{tool}/feed.atom")
+        yield from (f"bundles/{tool}/{version}/" for version in _list_versions(registry, tool))
 
 
 def _list_comparisons(registry: Registry) -> Iterator[tuple[str, str, str]]:

@@ -79,6 +79,8 @@ def _refuse(why: str, hint: str) -> NoReturn:
 IDENTITY = "registry.json"
 """The path of the document with the registry's name, log id and key."""
 TOOLS = "tools.json"
+SEARCH_INDEX = "search-index.json"
+"""A file of static exports, in which clients search."""
 """The path of the list of all bundle names."""
 CHECKPOINT = "log/checkpoint"
 """The path of the log's head as a signed note (C2SP). Tiles and entries of the log are in the same folder."""

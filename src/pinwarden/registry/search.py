@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.official_api import choose_latest_release
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import PublishedVersion
-from pinwarden.registry.search_terms import list_bundle_terms, split_query
+from pinwarden.registry.search_terms import ITEM_DESCRIPTION_WEIGHT, list_bundle_terms, split_query
 from pinwarden.registry.store import catalog, pointer_log, publications
 from pinwarden.registry.store.catalog import Package, PackagePage
 from pinwarden.surface.surface import Surface, parse_surface
@@ -18,6 +18,7 @@ from pinwarden.system.database import Transaction
 PAGE_SIZE = 50
 MAX_PAGE = 1_000
 MAX_QUERY_CHARS = 200
+_ALL = 1_000_000
 
 
 def search(transaction: Transaction, query: str, page: int) -> PackagePage:
@@ -35,19 +36,31 @@ def search_to_json(registry: Registry, query: str, page: int) -> dict[str, Any]:
     """Return the response to ``GET /api/search``."""
     with registry.database.transaction() as transaction:
         found = search(transaction, query, page)
-    tools = [
-        {
-            "tool": package.tool,
-            "namespace": package.namespace,
-            "description": package.description,
-            "latest": None if package.is_yanked else package.version,
-            "versions": package.versions,
-            "published_at_utc": package.published_at,
-        }
-        for package in found.packages
-    ]
+    tools = [_package_to_json(package) for package in found.packages]
     more = page < MAX_PAGE and page * PAGE_SIZE < found.total
     return {"tools": tools, "total": found.total, "page": page, "next": page + 1 if more else None}
+
+
+def build_search_index(transaction: Transaction) -> dict[str, Any]:
+    """Return the file in which clients search a static export: all bundles, with their words."""
+    terms: dict[str, dict[str, int]] = {}
+    for term, tool, weight in catalog.list_terms(transaction, ITEM_DESCRIPTION_WEIGHT):
+        terms.setdefault(tool, {})[term] = weight
+    packages = catalog.list_packages(transaction, _ALL, 0).packages
+    return {
+        "tools": [{**_package_to_json(package), "terms": terms.get(package.tool, {})} for package in packages],
+    }
+
+
+def _package_to_json(package: Package) -> dict[str, Any]:
+    return {
+        "tool": package.tool,
+        "namespace": package.namespace,
+        "description": package.description,
+        "latest": None if package.is_yanked else package.version,
+        "versions": package.versions,
+        "published_at_utc": package.published_at,
+    }
 
 
 def read_page_number(text: str) -> int:

@@ -7,7 +7,7 @@ of adjacent characters is a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from unicodedata import combining, normalize
 
@@ -57,6 +57,21 @@ def _list_texts(tool: str, display_name: str, description: str, surface: Surface
 def split_query(text: str) -> list[str]:
     """Return the words of a query, without repetition."""
     return list(dict.fromkeys(split_words(text)))[:MAX_QUERY_WORDS]
+
+
+def measure_match(words: Sequence[str], terms: Mapping[str, int]) -> int:
+    """Return how well the terms of a bundle match all words of a query; 0 if a word is missing.
+
+    A term that equals the word counts twice, as in `store/catalog.py`.
+    """
+    score = 0
+    for word in words:
+        weights = (weight * (2 if term == word else 1) for term, weight in terms.items() if term.startswith(word))
+        best = max(weights, default=0)
+        if not best:
+            return 0
+        score += best
+    return score
 
 
 def split_words(text: str) -> Iterator[str]:

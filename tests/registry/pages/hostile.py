@@ -92,7 +92,20 @@ def open_hostile_world(folder: Path, database: str | None = None) -> World:
     return world
 
 
+def open_honest_world(folder: Path) -> World:
+    """A registry without the hostile bundles, for pictures."""
+    world = open_world(folder, probing="required")
+    publish_honest(world)
+    return world
+
+
 def publish_all(world: World) -> None:
+    publish_honest(world)
+    access.add_namespace(world.registry, "unused", MALLORY.public_key.did)
+    publish_hostile(world)
+
+
+def publish_honest(world: World) -> None:
     honest = bundle(
         "acme.notes",
         "1.0.0",
@@ -111,8 +124,6 @@ def publish_all(world: World) -> None:
     world.change(POINT, tool="acme.notes", version="1.1.0", channel="stable")
     world.publish(bundle("acme.weather", "0.1.0", **server({"prompts": [{"name": "forecast"}]}, description="")))
     world.publish(bundle("acme.empty", "0.1.0", **server({"tools": []}, description="Offers nothing")))
-    access.add_namespace(world.registry, "unused", MALLORY.public_key.did)
-    publish_hostile(world)
 
 
 def publish_hostile(world: World) -> None:

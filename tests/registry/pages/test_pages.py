@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 from xml.etree import ElementTree as ET
 
@@ -18,7 +20,7 @@ from pinwarden.registry.pages.site import find_page
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import publications
 from tests.registry.pages.conftest import serving
-from tests.registry.pages.hostile import HONEST_README, HOSTILE_README
+from tests.registry.pages.hostile import HONEST_README, HOSTILE_README, HOSTILE_TEXT, SCRIPT
 from tests.registry.world import World, bundle
 from tests.support.needs import needs
 
@@ -56,7 +58,7 @@ def test_pages_allow_no_script_and_nothing_from_elsewhere(site: str) -> None:
     for path, expected in (
         ("", 200),
         ("log/", 200),
-        ("packages/none.such/", 404),
+        ("bundles/none.such/", 404),
         ("?page=0", 422),
         ("assets/style.css", 200),
     ):
@@ -74,16 +76,16 @@ def test_pages_allow_no_script_and_nothing_from_elsewhere(site: str) -> None:
 
 @needs_bwrap
 def test_an_address_without_its_last_slash_and_the_form_lead_to_the_page(site: str) -> None:
-    assert get(f"{site}packages/acme.notes")[1]["location"] == "acme.notes/"
+    assert get(f"{site}bundles/acme.notes")[1]["location"] == "acme.notes/"
     assert get(f"{site}publishers/acme")[1]["location"] == "acme/"
-    form = get(f"{site}packages/acme.notes/compare/?before=1.0.0&after=1.1.0")
+    form = get(f"{site}bundles/acme.notes/compare/?before=1.0.0&after=1.1.0")
     assert (form[0], form[1]["location"]) == (303, "1.0.0/1.1.0/")
-    assert get(f"{site}packages/acme.notes/compare/?before=1.0.0&after=//evil.example")[0] == 422
+    assert get(f"{site}bundles/acme.notes/compare/?before=1.0.0&after=//evil.example")[0] == 422
 
 
 @needs_bwrap
 def test_the_package_page_separates_what_was_computed_from_what_is_claimed(hostile: World) -> None:
-    text = read(hostile.registry, "packages/acme.notes/1.0.0/")
+    text = read(hostile.registry, "bundles/acme.notes/1.0.0/")
     computed, claimed = text.index("Computed by this registry"), text.index("Claimed by the publisher")
     with hostile.registry.database.transaction() as transaction:
         version = publications.find_version(transaction, "acme.notes", "1.0.0")
@@ -102,9 +104,9 @@ def test_the_package_page_separates_what_was_computed_from_what_is_claimed(hosti
 
 @needs_bwrap
 def test_the_install_command_is_pinned_and_a_yanked_version_has_none(hostile: World) -> None:
-    latest = read(hostile.registry, "packages/acme.notes/")
+    latest = read(hostile.registry, "bundles/acme.notes/")
     assert "pinwarden install acme.notes --floor 1.1.0 --registry https://r.example/" in latest
-    yanked = read(hostile.registry, "packages/acme.notes/1.2.0/")
+    yanked = read(hostile.registry, "bundles/acme.notes/1.2.0/")
     assert "An attacker published this. Use 1.1.0." in yanked
     assert "pinwarden install" not in yanked
 
@@ -112,7 +114,7 @@ def test_the_install_command_is_pinned_and_a_yanked_version_has_none(hostile: Wo
 def test_unknown_is_said_where_the_registry_knows_nothing(world: World) -> None:
     world.publish(bundle())
     world.publish(bundle(version="1.1.0", content=b"other\n"))
-    text = read(world.registry, "packages/acme.notes/")
+    text = read(world.registry, "bundles/acme.notes/")
     assert "Unknown. The registry has no record of this server's tools." in text
     assert "this registry does not start servers" in text
     assert "API surface hash unknown" in text
@@ -123,7 +125,7 @@ def test_unknown_is_said_where_the_registry_knows_nothing(world: World) -> None:
         in text
     )
     with serving(world.registry) as url:
-        compared = get(f"{url}packages/acme.notes/compare/1.0.0/1.1.0/")[2]
+        compared = get(f"{url}bundles/acme.notes/compare/1.0.0/1.1.0/")[2]
     assert "no record of what one of these versions offers" in compared
     assert "Nothing changed" not in compared
 
@@ -173,7 +175,7 @@ def test_a_failing_database_is_an_error_page_without_details(world: World) -> No
 
 @needs_bwrap
 def test_feeds_have_new_versions_and_yanks(hostile: World, site: str) -> None:
-    status, headers, body = get(f"{site}packages/acme.notes/feed.atom")
+    status, headers, body = get(f"{site}bundles/acme.notes/feed.atom")
     assert (status, headers["content-type"].partition(";")[0]) == (200, "application/atom+xml")
     titles = [str(entry.findtext(f"{ATOM}title")) for entry in ET.fromstring(body).iter(f"{ATOM}entry")]
     assert titles == [
@@ -196,11 +198,18 @@ def test_the_export_has_the_same_pages_with_links_that_lead_to_files(hostile: Wo
     assert {str(page.parent.relative_to(tmp_path)) for page in pages} >= {
         ".",
         "log",
-        "packages/acme.notes",
-        "packages/acme.notes/1.2.0",
-        "packages/acme.notes/compare/1.1.0/1.2.0",
+        "bundles/acme.notes",
+        "bundles/acme.notes/1.2.0",
+        "bundles/acme.notes/compare/1.1.0/1.2.0",
         "publishers/evil",
+        "words",
+        "words/se",
     }
+    words = (tmp_path / "words/se/index.html").read_text()
+    assert re.findall(r"<dt><bdi>(\w+)</bdi></dt>\s*<dd><a href=\"([^\"]+)\"", words)[0] == (
+        "search",
+        "../../bundles/acme.notes/index.html",
+    )
     broken = set()
     for page in pages:
         html = page.read_text("utf-8")
@@ -210,6 +219,49 @@ def test_the_export_has_the_same_pages_with_links_that_lead_to_files(hostile: Wo
             if link and not target.is_file():
                 broken.add((str(page.relative_to(tmp_path)), link))
     assert broken == set()
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ("a README", "bundles/evil.bundle/"),
+        ("the name and the texts of a tool", "bundles/evil.bundle/2.0.0/"),
+        ("the reason of a yank", "bundles/evil.bundle/1.0.0/"),
+        ("a comparison of two versions", "bundles/evil.bundle/compare/1.0.0/2.0.0/"),
+        ("the description in a list", "publishers/evil/"),
+        ("the search", "?q=" + quote(HOSTILE_TEXT[:190])),
+        ("the lookup in the log", "log/?q=" + quote(SCRIPT)),
+        ("a feed", "bundles/evil.bundle/feed.atom"),
+    ],
+)
+def test_attack_cross_site_scripting_in(where: str, path: str, site: str) -> None:
+    """Attack: markup that runs a script, in every text of others."""
+    body = get(f"{site}{path}")[2]
+    found = Markup()
+    found.feed(body)
+    assert "javascript:" in found.text or "pwned" in found.text, where
+    assert found.tags & {"script", "img", "iframe", "style", "object", "embed", "base"} == set()
+    for name, value in found.attributes:
+        assert not name.startswith(("on", "hx-", "style", "src", "srcdoc")), (where, name)
+        assert not re.match(r"\s*(?:javascript|data|vbscript):", value), (where, name, value)
+
+
+class Markup(HTMLParser):
+    """The tags, attributes and text of a page, as a lenient reader finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def test_attack_a_readme_keeps_no_link_image_script_or_attribute() -> None:

@@ -21,8 +21,8 @@ from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.pages.site import COMPARISON_PATH, RenderedPage, find_page, has_page_path, render, render_error
 from pinwarden.registry.registry import Registry
 
-_COMPARE_FORM = re.compile(r"packages/([^/]+)/compare/")
-_PATHS = ("/", "/packages/{path:path}", "/publishers/{path:path}", "/log/{path:path}", "/feed.atom", "/assets/{path}")
+_COMPARE_FORM = re.compile(r"bundles/([^/]+)/compare/")
+_PATHS = ("/", "/bundles/{path:path}", "/publishers/{path:path}", "/log/{path:path}", "/feed.atom", "/assets/{path}")
 
 
 class PageRoutes:

@@ -8,10 +8,12 @@ from pinwarden.html.pages import PageContent
 from pinwarden.registry.pages.page_request import PageRequest
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.search import MAX_PAGE, MAX_QUERY_CHARS, PAGE_SIZE, read_page_number, search
+from pinwarden.registry.search_terms import ITEM_NAME_WEIGHT
 from pinwarden.registry.store import catalog, publishers
 from pinwarden.system.database import Transaction
 
 _ALL = 1_000_000  # a static export has all bundles on one page
+_OTHER = "other"  # the page of words that do not begin with a-z or 0-9
 
 
 def build_search_page(_registry: Registry, transaction: Transaction, request: PageRequest) -> PageContent:
@@ -43,6 +45,36 @@ def build_publisher_page(
         **_build_page_links(found.total, page, request, ""),
     }
     return PageContent(template="publisher.html", values=values)
+
+
+def build_word_index(_registry: Registry, transaction: Transaction, request: PageRequest) -> PageContent | None:
+    """Build the page that leads to all words, in place of search; None in a live registry, which has search."""
+    if not request.is_static:
+        return None
+    return PageContent(template="words.html", values={"key": "", "keys": list_word_keys(transaction), "words": {}})
+
+
+def build_words_page(
+    _registry: Registry, transaction: Transaction, request: PageRequest, key: str
+) -> PageContent | None:
+    """Build a page with the words that begin with a key, and the bundles and tools that have them."""
+    if not request.is_static:
+        return None
+    words: dict[str, list[str]] = {}
+    for term, tool, _ in catalog.list_terms(transaction, ITEM_NAME_WEIGHT, "" if key == _OTHER else key):
+        if _find_key(term) == key:
+            words.setdefault(term, []).append(tool)
+    return PageContent(template="words.html", values={"key": key, "keys": (), "words": words}) if words else None
+
+
+def list_word_keys(transaction: Transaction) -> list[str]:
+    """Return the beginnings of all words of names and tools, each of which has a page."""
+    return sorted({_find_key(term) for term, _, _ in catalog.list_terms(transaction, ITEM_NAME_WEIGHT)})
+
+
+def _find_key(term: str) -> str:
+    key = term[:2]
+    return key if key.isascii() and key.isalnum() else _OTHER
 
 
 def _build_page_links(total: int, page: int, request: PageRequest, query: str) -> dict[str, object]:

@@ -76,15 +76,17 @@ _ROUTES: tuple[tuple[re.Pattern[str], _Build], ...] = tuple(
     (re.compile(pattern, re.ASCII), build)
     for pattern, build in (
         (r"", lists.build_search_page),
+        (r"words/", lists.build_word_index),
+        (r"words/([a-z0-9]{1,2}|other)/", lists.build_words_page),
         (rf"publishers/{_NAME}/", lists.build_publisher_page),
-        (rf"packages/{_NAME}/", package_page.build_latest_page),
-        (rf"packages/{_NAME}/{_VERSION}/", package_page.build_version_page),
+        (rf"bundles/{_NAME}/", package_page.build_latest_page),
+        (rf"bundles/{_NAME}/{_VERSION}/", package_page.build_version_page),
         (r"log/", log_pages.build_log_page),
         (rf"log/entries/{_INDEX}/", log_pages.build_entry_page),
         (r"feed\.atom", feeds.build_feed),
         (rf"publishers/{_NAME}/feed\.atom", feeds.build_publisher_feed),
-        (rf"packages/{_NAME}/feed\.atom", feeds.build_package_feed),
+        (rf"bundles/{_NAME}/feed\.atom", feeds.build_package_feed),
     )
 )
-COMPARISON_PATH = re.compile(rf"packages/{_NAME}/compare/{_VERSION}/{_VERSION}/", re.ASCII)
+COMPARISON_PATH = re.compile(rf"bundles/{_NAME}/compare/{_VERSION}/{_VERSION}/", re.ASCII)
 """The path of a page that needs a comparison, which takes seconds."""

@@ -102,6 +102,16 @@ def list_packages(transaction: Transaction, limit: int, offset: int, namespace: 
     return _build_page(rows)
 
 
+def list_terms(transaction: Transaction, min_weight: int, prefix: str = "") -> list[tuple[str, str, int]]:
+    """Return term, bundle and weight of all terms with at least this weight that begin with a prefix, sorted."""
+    start = prefix.encode()
+    rows = transaction.rows(
+        "SELECT term, tool, weight FROM search_terms WHERE weight >= ? AND term >= ? AND term < ? ORDER BY term, tool",
+        (min_weight, start, start + _AFTER_ANY_TEXT),
+    )
+    return [(bytes(term).decode(), str(tool), int(weight)) for term, tool, weight in rows]
+
+
 def save_readme(transaction: Transaction, root_cid: str, readme: Readme) -> None:
     """Store the README of a bundle's content, unless it is already stored."""
     if find_readme(transaction, root_cid) is None:
