@@ -64,7 +64,7 @@ steps:
     inputs:
       testResultsFormat: JUnit
       testResultsFiles: pinwarden.xml
-      failTaskOnMissingResultsFile: "true"
+      failTaskOnMissingResultsFile: true
 """
 
 _JENKINS = """\
