@@ -155,7 +155,7 @@ class StatusWorld:
         extension = read_extension(entry)
         assert extension is not None
         run = {"command": "pinwarden", "args": ["run", entry.name, "--require-lock", "--client", entry.client]}
-        approved = {**read_locked_config(entry.key, entry.document).entry, **run}
+        approved = {**read_locked_config(entry.key, entry.document).approved, **run}
         fragment = build_config(get_client(entry.client), entry.name, approved)
         document = {**entry.document, "config": fragment, "locked": {**entry.document["locked"], "config": fragment}}
         changed = with_integrity(replace(entry, document=document))

@@ -87,7 +87,7 @@ class TestUnknownServers:
     def test_every_server_that_no_lock_knows_is_found_in_any_file(self) -> None:
         files = [file({"notes": ENTRY, "evil": {"command": "x"}}), file({"worse": {"command": "y"}}, "vscode")]
         found = find_uncovered_servers([locked()], files, PATHS)
-        assert [(row.server.client, row.server.name, row.change.kind) for row in found] == [
+        assert [(row.configured.client, row.configured.name, row.change.kind) for row in found] == [
             ("cursor", "evil", "rogue_entry"),
             ("vscode", "worse", "rogue_entry"),
         ]

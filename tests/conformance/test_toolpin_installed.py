@@ -157,7 +157,8 @@ def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None
     path.write_text(json.dumps(document))
     assert diagnose(lock(), machine.files, machine.paths).ok
     assert [
-        (each.server.name, each.change.kind) for each in find_uncovered_servers(lock(), machine.found, machine.paths)
+        (each.configured.name, each.change.kind)
+        for each in find_uncovered_servers(lock(), machine.found, machine.paths)
     ] == [("io.github.acme/npm-n0tes", "look_alike_entry")]
 
 

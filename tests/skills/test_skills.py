@@ -15,7 +15,7 @@ from pinwarden.lock.lockfile import compute_lock_digest, put_entries, put_skills
 from pinwarden.skills.powers import find_powers, find_widened_powers
 from pinwarden.skills.skill import FileBytes, Skill, build_skill
 from pinwarden.skills.skill_drift import compare_skill
-from pinwarden.skills.skill_folders import read_skill_folder
+from pinwarden.skills.skill_reader import read_skill_folder
 from pinwarden.skills.skill_scan import scan_skill
 from pinwarden.skills.skills_file import LockedSkill, SkillsLock, encode_skills, parse_skills
 from tests.support.locks import NOON, our_entry

@@ -249,7 +249,7 @@ class _Examination:
         entry = build_entry(server, key, None, LockExtension(), self._now)
         if not isinstance(server.target, StdioTarget) or starts_local_command(entry):
             return entry
-        launch = read_locked_launch(entry).launch
+        launch = read_locked_launch(entry).parsed
         package = launch.via or launch
         if package.pinned:
             return entry

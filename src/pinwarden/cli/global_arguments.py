@@ -1,6 +1,6 @@
 """The options that every command has: how much it prints, in which form, and in which colours.
 
-They are set once, when the command line is parsed (`choose_verbosity`).
+They are set once, when the command line is parsed (`remember_options`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def move_to_command(arguments: Sequence[str], commands: Collection[str]) -> list
     return [*words[:count], *leading, *words[count:]]
 
 
-def choose_verbosity(args: argparse.Namespace) -> None:
+def remember_options(args: argparse.Namespace) -> None:
     """Remember the global options of a parsed command line, for the functions of this module."""
     _chosen.update({name: getattr(args, name, default) for name, default in _UNSET.items()})
 

@@ -152,9 +152,9 @@ def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
     if user_command and not command.takes_command:
         parser.error("this command takes no command after --")
     args.command = user_command
-    from pinwarden.cli.global_arguments import choose_verbosity
+    from pinwarden.cli.global_arguments import remember_options
 
-    choose_verbosity(args)
+    remember_options(args)
     report_file = getattr(args, "report_output", None)
     if report_file or getattr(args, "format_files", ()) or getattr(args, "output", None) not in (None, "-"):
         from pinwarden.cli.output import refuse_overwriting_project_files

@@ -127,6 +127,11 @@ def get_client_scope(args: Namespace) -> ToolPinScope:
     return to_toolpin_scope(args.scope)
 
 
+def to_path(text: str | None) -> Path | None:
+    """Return the path that an option names; None if the option was not given."""
+    return None if text is None else Path(text)
+
+
 def projects_in_scope(args: Namespace) -> tuple[Project, ...]:
     """Return the project in each scope that the command is about: by default, all with a lock or client files."""
     here = _find_named_project(args)

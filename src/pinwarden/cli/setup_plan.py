@@ -80,7 +80,7 @@ def _build_plan(setup: Setup) -> SetupPlan:
     prepared = list(prepare_servers(setup, unapproved, silent=True))
     unverified = {(server.scope, server.name) for server in setup.statuses() if server.verified in ("no", "partly")}
     refused = {
-        (configured.server.path, configured.server.pointer)
+        (configured.configured.path, configured.configured.pointer)
         for server in unapproved
         if server.problem is not None
         for part in server.parts
@@ -108,7 +108,7 @@ def _list_new_servers(servers: Sequence[ServerToApprove]) -> Iterator[str]:
     """Yield the servers that the answer ``yes`` locks: they are new next to a lock, and resemble no locked server."""
     for server in servers:
         new = [
-            configured.server
+            configured.configured
             for part in server.parts
             for configured in part.configured
             if configured.refused is None and part.discovery.is_only_new(configured)

@@ -93,7 +93,7 @@ def _leave_out_unlocked(setup: Setup, servers: Sequence[ServerToApprove]) -> Ite
         unlocked = [configured for part in server.parts for configured in part.configured]
         if unlocked:
             changes = () if setup.asks else list_config_changes(server)  # the question about the lock showed them
-            clients = ", ".join(dict.fromkeys(get_client(one.server.client).title for one in unlocked))
+            clients = ", ".join(dict.fromkeys(get_client(one.configured.client).title for one in unlocked))
             is_changed = any(one.status.state == "changed" for one in unlocked)
             state = "is configured differently than locked" if is_changed else "is not locked"
             message = (

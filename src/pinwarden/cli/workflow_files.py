@@ -74,12 +74,12 @@ def find_simple_branch(root: Path) -> str | None:
     return branch if branch and _SIMPLE_BRANCH.match(branch) else None
 
 
-def gitlab_image(spec: str) -> str:
+def render_gitlab_image(spec: str) -> str:
     """Return the container image of a GitLab job. The slim one has no git, which pip needs for a git URL."""
     return "python:3.13" if spec.startswith("git+") else "python:3.13-slim"
 
 
-def install_step(kind: str, spec: str) -> str:
+def render_install_step(kind: str, spec: str) -> str:
     """Return the step that installs Pinwarden."""
     return _STEPS[kind].replace("{spec}", shlex.quote(spec))
 

@@ -20,7 +20,7 @@ from pinwarden.install.install_report import build_acceptance_facts, build_refus
 from pinwarden.install.staging import build_bundle_pin, store_files
 from pinwarden.project.skills import NO_SKILLS, build_scan_rows, read_skills_lock, write_skills
 from pinwarden.skills.powers import find_powers
-from pinwarden.skills.skill_folders import read_skill_folder
+from pinwarden.skills.skill_reader import read_skill_folder
 from pinwarden.skills.skills_file import LockedSkill, SkillsLock, put_skills, remove_places
 
 if TYPE_CHECKING:

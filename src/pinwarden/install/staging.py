@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
@@ -20,7 +19,7 @@ from pinwarden.project.installed_bundles import build_bundle_sandbox, ensure_bun
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.interop import compute_api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
-from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
+from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, find_bubblewrap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +98,7 @@ def _probe_or_reason(
     project: Project, pin: BundlePin, folder: Path, accepted: AcceptedBundle
 ) -> tuple[Surface | None, str]:
     """Probe the server in its sandbox. Returns the reason instead if there is no sandbox, or if the probe fails."""
-    if shutil.which("bwrap") is None:
+    if find_bubblewrap() is None:
         return None, f"{published_problem(accepted)}, and there is no sandbox on this machine (bubblewrap)"
     try:
         return _probe_matching_surface(project, pin, folder, accepted), ""

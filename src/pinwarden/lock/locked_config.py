@@ -36,7 +36,7 @@ class LockedConfig(Record):
     client: str
     scope: str | None
     """``None`` matches any scope."""
-    entry: Any = field(repr=False)
+    approved: Any = field(repr=False)
     """The server's entry in the approved configuration; ``None`` if the configuration has no such server."""
     config_client: str = ""
     """The client whose entry format is used, by its own name. The lock calls some clients ``generic``."""
@@ -58,7 +58,7 @@ def read_locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
         name=name,
         client=client,
         scope=scope if type(scope) is str else None,
-        entry=find_entry(fragment, config_client, name) if config_client else None,
+        approved=find_entry(fragment, config_client, name) if config_client else None,
         config_client=config_client.id if config_client else client,
         secrets=_read_secrets(lock_entry.get("capabilityManifest")),
     )

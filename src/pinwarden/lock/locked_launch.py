@@ -23,7 +23,7 @@ from pinwarden.system.target import HttpTarget, StdioTarget, Target, Transport, 
 class LockedLaunch(Record):
     """The command of a lock entry."""
 
-    launch: Launch
+    parsed: Launch
     command: tuple[str, ...] = field(repr=False)
     """The approved command line, with placeholders instead of values."""
     variables: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ def read_locked_launch(entry: Entry) -> LockedLaunch:
         if isinstance(launch, RemoteLaunch):
             raise PinwardenError("NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: it is a URL")
         runs = parse_launch(StdioTarget(command=launch.command, cwd=launch.cwd))
-        return LockedLaunch(launch=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
+        return LockedLaunch(parsed=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
     return _read_configured_launch(entry, extension)
 
 
@@ -47,14 +47,14 @@ def _read_configured_launch(entry: Entry, extension: LockExtension | None) -> Lo
     """Return the command of the approved configuration itself."""
     configured = extension.configured_in if extension is not None else None
     client = get_client(configured.client if configured is not None else entry.client)
-    server = parse_configured_server(entry.name, read_locked_config(entry.key, entry.document).entry, client)
+    server = parse_configured_server(entry.name, read_locked_config(entry.key, entry.document).approved, client)
     if not isinstance(server.target, StdioTarget):
         raise PinwardenError(
             "NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: {server.problem or 'it is a URL'}"
         )
     target = server.target
     return LockedLaunch(
-        launch=parse_launch(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
+        parsed=parse_launch(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
     )
 
 
@@ -69,7 +69,7 @@ def find_wrappers(entry: Entry) -> tuple[str, ...]:
     if is_remote(entry) or (extension is not None and extension.bundle is not None):
         return ()
     try:
-        return read_locked_launch(entry).launch.wrappers
+        return read_locked_launch(entry).parsed.wrappers
     except PinwardenError:
         return ()
 
@@ -83,7 +83,7 @@ def starts_local_command(entry: Entry) -> bool:
     if is_remote(entry) or (extension is not None and extension.bundle is not None):
         return False
     try:
-        launch = read_locked_launch(entry).launch
+        launch = read_locked_launch(entry).parsed
     except PinwardenError:
         return False
     return launch.is_local_command and entry.selected_target.get("registryType") == (launch.via or launch).kind
@@ -132,7 +132,7 @@ def find_approved_program(entry: Entry) -> str:
         return PROGRAM
     try:
         server = parse_configured_server(
-            entry.name, read_locked_config(entry.key, entry.document).entry, get_client(where.client)
+            entry.name, read_locked_config(entry.key, entry.document).approved, get_client(where.client)
         )
     except PinwardenError:
         return PROGRAM
@@ -140,7 +140,7 @@ def find_approved_program(entry: Entry) -> str:
     return program if is_absolute(program) and program_name(program) == PROGRAM else PROGRAM
 
 
-def starts_through_run(entry: Entry, target: Target | None) -> bool:
+def is_approved_run_command(entry: Entry, target: Target | None) -> bool:
     """Whether a target is the ``pinwarden run`` command that was approved for this entry."""
     return isinstance(target, StdioTarget) and is_enforced_start(
         target.command, entry.name, find_approved_program(entry)
@@ -154,7 +154,7 @@ def _as_transport(text: str) -> Transport:
 def is_same_release(left: Entry, right: Entry) -> bool:
     """Whether two entries start the same release of the same package."""
     try:
-        first, second = (_get_exact_package_url(read_locked_launch(entry).launch) for entry in (left, right))
+        first, second = (_get_exact_package_url(read_locked_launch(entry).parsed) for entry in (left, right))
     except PinwardenError:
         return False
     return first is not None and first == second
@@ -166,7 +166,7 @@ def describe_launch(entry: Entry) -> str:
     if remote is not None:
         return build_url_launch(remote.url, "http").identity
     try:
-        runs = read_locked_launch(entry).launch
+        runs = read_locked_launch(entry).parsed
     except PinwardenError:
         return entry.version
     package = runs.via or runs

@@ -139,8 +139,8 @@ class AllowDenyList(Record):
         """Return the first pattern that denies a name in any of these spellings, or None."""
         return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
 
-    def allows(self, *spellings: str) -> bool:
-        """Whether the allow list permits a name in any of these spellings. True without one. Ignores the deny list."""
+    def is_on_allow_list(self, *spellings: str) -> bool:
+        """Whether a name is on the allow list, in any of these spellings. Without an allow list, every name is."""
         return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
 
 

@@ -271,7 +271,7 @@ def _evaluate_list(
         pattern = choice.find_denying_pattern(*spellings)
         if pattern is not None:
             yield denied, f"{name}: {label} {item} is denied by {pattern.text}"
-        elif not choice.allows(*spellings):
+        elif not choice.is_on_allow_list(*spellings):
             yield not_allowed, f"{name}: {label} {item} is not on the allow list"
 
 

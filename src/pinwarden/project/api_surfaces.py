@@ -6,7 +6,6 @@ container without network. If it cannot or may not be started, the lock has the 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -75,12 +74,14 @@ def record_api_surfaces(
 
     ``ask`` gets a number of servers and returns whether they may be started without a sandbox.
     """
+    from pinwarden.system.sandbox import find_bubblewrap
+
     lock = lock_store.read(project.lock)
     named = [entry for entry in (lock.entries if lock else ()) if not names or entry.name in names]
     entries = [entry for entry in named if _is_unrecorded(entry)]
     if not entries:
         return []
-    if permission == "sandbox" and shutil.which("bwrap") is None and ask(len({entry.name for entry in entries})):
+    if permission == "sandbox" and find_bubblewrap() is None and ask(len({entry.name for entry in entries})):
         permission = "anywhere"
     surfaces = _read_surfaces(project, entries, permission)
 
@@ -180,17 +181,17 @@ def _prepare_or_reason(project: Project, entry: Entry, permission: Permission) -
     """Prepare the start of a server from its verified bytes. Returns the reason if it must not be started."""
     from pinwarden.project.server_start import prepare_locked_probe, prepare_run_probe
     from pinwarden.surface.probe.probe import ProbeOptions
-    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
+    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox, find_bubblewrap
     from pinwarden.system.target import StdioTarget
 
     if permission == "never":
         return NOT_STARTED
     try:
         options = ProbeOptions(allow_execute=True, timeout=_PROBE_SECONDS)
-        if read_locked_launch(entry).launch.kind == "oci":
+        if read_locked_launch(entry).parsed.kind == "oci":
             target = StdioTarget(command=build_isolated_command(project, entry))
             return prepare_run_probe(project, target, options)  # the container is the sandbox
-        if shutil.which("bwrap") is not None:
+        if find_bubblewrap() is not None:
             options = replace(options, sandbox=Sandbox(limits=PROBE_SANDBOX_LIMITS))
         elif permission == "sandbox":
             return _NO_SANDBOX

@@ -91,10 +91,12 @@ def prepare_server(server: ServerToApprove, options: ProbeOptions) -> PreparedSe
 
     part = min(server.parts, key=lambda part: not part.entries and not part.configured)
     if part.configured:
-        configured = min(part.configured, key=lambda server: server.server.disabled)
-        target = configured.server.target
+        configured = min(part.configured, key=lambda server: server.configured.disabled)
+        target = configured.configured.target
         if target is None:
-            raise PinwardenError("CONFIG_INVALID", f"{server.name[:120]!a} cannot be used: {configured.server.problem}")
+            raise PinwardenError(
+                "CONFIG_INVALID", f"{server.name[:120]!a} cannot be used: {configured.configured.problem}"
+            )
         target = with_store_variables(target)
         entry = part.discovery.approved.entry(configured.key)
         probe = prepare_probe(part.project, server.name, target, options, entry)

@@ -221,12 +221,12 @@ def find_entry_package(entry: Entry) -> tuple[PackageRef, Digest | None]:
         return PackageRef(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
     if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
         return PackageRef(ecosystem="cargo", name=name, version=version), None
-    return parse_package_of_launch(read_locked_launch(entry).launch), None
+    return parse_package_of_launch(read_locked_launch(entry).parsed), None
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:
     """Refuse a command that names its own registry: the user's registry may have another package of that name."""
-    runs = launch.launch
+    runs = launch.parsed
     if "other_index" in (*runs.dangers, *(runs.via.dangers if runs.via else ())):
         raise PinwardenError("REGISTRY_IN_COMMAND", "the command names the registry that the package comes from")
     named = [name for name in launch.variables if _REGISTRY_VARIABLE.fullmatch(name)]

@@ -104,7 +104,7 @@ class ClientEntries:
         entry, server = self._earlier[fresh.key]
         if server is None:
             return None
-        merged = replace_launch(server.entry, read_locked_config(fresh.key, fresh.document).entry)
+        merged = replace_launch(server.entry, read_locked_config(fresh.key, fresh.document).approved)
         target = parse_configured_server(server.name, merged, get_client(entry.client)).target
         return replace(server, entry=merged, target=target)
 
@@ -124,7 +124,7 @@ def replace_launch(entry: Any, approved: Any) -> dict[str, Any]:
 
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
     """Whether a client's file has the server as approved, apart from differences of severity ``info``."""
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
 

@@ -181,7 +181,7 @@ def check_configs(project: Project, lock: Lock, files: Sequence[ConfigFile], pol
         for change in issue.changes if issue.kind == "drift" else ():
             yield _build_change_row(change, project.display_path(issue.file))
     for unknown in find_unknown_servers(project, view):
-        yield _build_change_row(unknown.change, project.display_path(unknown.server.path))
+        yield _build_change_row(unknown.change, project.display_path(unknown.configured.path))
     for finding in find_unresolved_starts(project, lock.entries, view.servers):
         yield build_waivable_row(finding, project.display_path(finding.file), policies)
     for file in view.files:
@@ -196,7 +196,7 @@ def compare_with_lock(entry: Entry, configured: Any, client: Client) -> tuple[Ch
     own, and all others have the severity ``info``. That happens when someone restores an old copy of the client's file:
     nothing unknown is started then, but Pinwarden does not block changes any more.
     """
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     present = redact_entry(configured)
     changes = compare_entries(entry.name, approved, present, client)
     if all(change.severity == INFO for change in changes):

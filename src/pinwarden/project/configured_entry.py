@@ -30,7 +30,7 @@ from pinwarden.lock.extension import (
 )
 from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import CONFIG_SOURCE
-from pinwarden.lock.locked_launch import starts_through_run
+from pinwarden.lock.locked_launch import is_approved_run_command
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.configured_servers import build_server_json, read_locked_server, with_locked_command
 from pinwarden.project.locked_servers import resolve_start
@@ -94,7 +94,7 @@ def find_started_entry(server: ConfiguredServer, key: str, entries: Iterable[Ent
         raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is not an MCP server")
     own = next((entry for entry in known if entry.key == key), None)
     named = own if own is not None and own.name == start.name and _has_launch(own) else None
-    if named is not None and starts_through_run(named, server.target):
+    if named is not None and is_approved_run_command(named, server.target):
         return named
     if command[0] != PROGRAM:  # a program of that name in another folder may be anything
         message = "its command starts Pinwarden, but not as `pinwarden run NAME`, which pinwarden enforce writes"

@@ -38,7 +38,7 @@ from pinwarden.lock.locked_config import (
     read_config_origin,
     read_locked_config,
 )
-from pinwarden.lock.locked_launch import starts_through_run, with_locked_launch
+from pinwarden.lock.locked_launch import is_approved_run_command, with_locked_launch
 from pinwarden.lock.lockfile import is_same_json
 from pinwarden.surface.drift.changes import Change, sort_changes
 from pinwarden.system.environment_variables import to_variable_name
@@ -119,7 +119,7 @@ def diagnose(
 def _diagnose_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[ConfigLocation, str], lockfile: str, scope: str
 ) -> Iterator[ConfigIssue]:
-    if type(entry.entry) is not dict:
+    if type(entry.approved) is not dict:
         yield _build_issue(
             entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry"
         )
@@ -157,7 +157,7 @@ def _diagnose_entry(
 
 def _compare_config(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
     """List the differences, without other spellings of the same placeholder."""
-    changes = compare_entries(entry.name, entry.entry, config, get_client(entry.client))
+    changes = compare_entries(entry.name, entry.approved, config, get_client(entry.client))
     return tuple(change for change in changes if change.kind != "placeholder_spelled")
 
 
@@ -183,7 +183,7 @@ def _build_issue(
 class UnknownServer(Record):
     """A configured server that was not approved for the file it is in, and the change to report."""
 
-    server: ConfiguredServer
+    configured: ConfiguredServer
     change: Change
 
 
@@ -222,7 +222,7 @@ def find_uncovered_servers(
                 if same_name
                 else build_unapproved_change(server, by_name, packages)
             )
-            unknown.append(UnknownServer(server=server, change=change))
+            unknown.append(UnknownServer(configured=server, change=change))
     if not unknown:
         return ()
     order = {id(change): rank for rank, change in enumerate(sort_changes(entry.change for entry in unknown))}
@@ -239,7 +239,7 @@ def find_repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, .
         seen: set[tuple[str, str]] = set()
         for server in file.servers:
             if (server.name, server.scope) in seen:
-                repeated.append(UnknownServer(server=server, change=build_added_change("repeated_entry", server)))
+                repeated.append(UnknownServer(configured=server, change=build_added_change("repeated_entry", server)))
             seen.add((server.name, server.scope))
     return tuple(repeated)
 
@@ -260,7 +260,7 @@ def _compare_with_other_files(
     for entry in entries:
         enforced = started_by_run.get(entry.key)
         approved = (
-            identify_configured(entry.name, entry.entry, get_client(entry.config_client))
+            identify_configured(entry.name, entry.approved, get_client(entry.config_client))
             if enforced is None
             else identify_entry(enforced)
         )
@@ -270,7 +270,7 @@ def _compare_with_other_files(
 
 
 def _get_package_of_entry(entry: LockedConfig) -> str | None:
-    return get_package_name(parse_configured_server(entry.name, entry.entry, get_client(entry.config_client)))
+    return get_package_name(parse_configured_server(entry.name, entry.approved, get_client(entry.config_client)))
 
 
 class ServerIdentity(Record):
@@ -291,7 +291,7 @@ def identify_entry(entry: Entry) -> ServerIdentity | None:
     """
     where = read_config_origin(entry)
     client = get_client(where.client if where else entry.client)
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     target = parse_configured_server(entry.name, redact_entry(approved), client).target
     extension = read_extension(entry)
     if isinstance(target, StdioTarget) and extension is not None and extension.bundle is not None:
@@ -431,7 +431,7 @@ def build_server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 def with_locked_command(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
     """Replace the command ``pinwarden run NAME`` of a server by the locked command. Other commands stay unchanged."""
-    if entry is None or not is_enforced(entry) or not starts_through_run(entry, server.target):
+    if entry is None or not is_enforced(entry) or not is_approved_run_command(entry, server.target):
         return server
     target = server.target
     return replace(server, target=with_locked_launch(target, entry)) if isinstance(target, StdioTarget) else server
@@ -442,7 +442,7 @@ def read_locked_server(entry: Entry) -> ConfiguredServer | None:
     origin = read_config_origin(entry)
     if entry.source != CONFIG_SOURCE or origin is None or origin.client not in CLIENTS:
         return None
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     return with_locked_command(parse_configured_server(entry.name, approved, get_client(origin.client)), entry)
 
 

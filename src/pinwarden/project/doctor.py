@@ -122,7 +122,7 @@ def check_installation(project: Project) -> Report:
         *(build_problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _build_issue_rows(project, issue)),
         *(
-            replace(build_change_row(unknown_server.change), file=project.display_path(unknown_server.server.path))
+            replace(build_change_row(unknown_server.change), file=project.display_path(unknown_server.configured.path))
             for unknown_server in unknown
         ),
         *(build_finding_row(project, finding) for finding in findings),
@@ -184,7 +184,8 @@ def _find_programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 def _list_started_programs(view: ConfigView) -> Iterator[tuple[str, str]]:
     """Yield the name and the program of every server whose command is a program name without a path."""
     approved = (
-        parse_configured_server(locked.name, locked.entry, get_client(locked.config_client)) for locked in view.locked
+        parse_configured_server(locked.name, locked.approved, get_client(locked.config_client))
+        for locked in view.locked
     )
     for server in (*approved, *view.servers):
         if isinstance(server.target, StdioTarget) and not server.disabled:
@@ -268,11 +269,11 @@ def _issue_to_json(project: Project, issue: ConfigIssue) -> dict[str, Any]:
 
 def _unknown_server_to_json(project: Project, unknown: UnknownServer) -> dict[str, Any]:
     return {
-        "server": unknown.server.name,
-        "client": unknown.server.client,
-        "scope": unknown.server.scope,
-        "file": project.display_path(unknown.server.path),
-        "pointer": unknown.server.pointer,
+        "server": unknown.configured.name,
+        "client": unknown.configured.client,
+        "scope": unknown.configured.scope,
+        "file": project.display_path(unknown.configured.path),
+        "pointer": unknown.configured.pointer,
         "code": unknown.change.kind,
         "severity": unknown.change.severity,
         "message": unknown.change.reason,

@@ -74,12 +74,6 @@ class EnforcementPlan(Record):
         """Entries that stay as they are, and why."""
         return tuple(refusal for scope in self.scopes for refusal in scope.refused)
 
-    @property
-    def servers_to_start(self) -> tuple[str, ...]:
-        """The names of the servers whose command changes."""
-        entries = (entry for scope in self.scopes for entry in scope.entries)
-        return tuple(dict.fromkeys(entry.entry.name for entry in entries if entry.action == "updated"))
-
 
 def plan_enforcement(scopes: Sequence[tuple[Project, Sequence[str]]], *, recover: bool = True) -> EnforcementPlan:
     """Plan how clients will start locked servers through ``pinwarden run``. No names for a scope mean all its servers.

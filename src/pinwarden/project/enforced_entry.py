@@ -130,7 +130,7 @@ def plan_entry(
         return EntryPlan(entry=entry, sealed=entry, words=())
     if launch is not None:
         _refuse_unstartable(entry, extension, launch)
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     server = configured or _find_approved_server(project, entry, client, servers)
     bundled = extension.bundle_tree is not None  # a bundle's manifest has its arguments
     arguments = () if launch is None or bundled else list_server_arguments(launch.command)

@@ -16,7 +16,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.lock import server_entry
 from pinwarden.lock.entry import Entry, find_client
-from pinwarden.lock.extension import is_enforced, read_extension
+from pinwarden.lock.extension import has_surface, is_enforced, read_extension
 from pinwarden.lock.launch_choice import choose_target, target_to_json
 from pinwarden.lock.locked_config import CONFIG_SOURCE, NO_VERSION, read_locked_config
 from pinwarden.lock.locked_launch import read_locked_launch, starts_local_command
@@ -228,9 +228,9 @@ def describe_target(target: Mapping[str, Any]) -> str:
 def describe_config(entry: Entry) -> dict[str, Any] | None:
     """Return the approved configuration: command or address, and the names of variables and headers."""
     locked = read_locked_config(entry.key, entry.document)
-    if locked.entry is None:
+    if locked.approved is None:
         return None
-    shown = describe_server(parse_configured_server(entry.name, locked.entry, get_client(find_client(entry))))
+    shown = describe_server(parse_configured_server(entry.name, locked.approved, get_client(find_client(entry))))
     return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
 
 
@@ -245,12 +245,6 @@ def find_approver(entry: Entry) -> str | None:
     return extension.approval.by if extension and extension.approval else None
 
 
-def has_pinned_surface(entry: Entry) -> bool:
-    """Whether the complete surface is pinned."""
-    extension = read_extension(entry)
-    return extension is not None and extension.surface is not None
-
-
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     """Return an entry of the lock as ``pinwarden status`` prints it."""
     return {
@@ -260,7 +254,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
         "scope": entry.scope,
         "target": describe_target(entry.selected_target),
         "tier": entry.trust.get("tier"),
-        "surface_pinned": has_pinned_surface(entry),
+        "surface_pinned": has_surface(entry),
         "approved_by": find_approver(entry),
         "locked_at": entry.locked_at,
     }

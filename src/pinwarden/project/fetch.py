@@ -157,7 +157,7 @@ def _fetch_server(
         fetch_mcpb(bundle.url, bundle.digest, context)
         folder = ensure_environment(plan_mcpb_environment(bundle, context.store), context.store, notify=lambda _: None)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}
-    launch = read_locked_launch(entry).launch
+    launch = read_locked_launch(entry).parsed
     if launch.kind == "oci":
         folder = fetch_image(entry, launch, context)
         return {"server": entry.name, "packages": 1, "environment": folder.name, "scripts": []}

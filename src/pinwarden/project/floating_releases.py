@@ -56,7 +56,7 @@ class ReleaseResolver:
         if package.kind not in _RESOLVED_KINDS or not isinstance(target, StdioTarget):
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.kind} packages cannot be looked up")
         refuse_other_index(
-            LockedLaunch(launch=parse_launch(target), command=target.command, variables=tuple(target.env))
+            LockedLaunch(parsed=parse_launch(target), command=target.command, variables=tuple(target.env))
         )
         key = (_build_package_key(package), package.version or "")
         if key not in self._chosen:
@@ -74,7 +74,7 @@ def _find_known_releases(project: Project) -> Iterator[_KnownRelease]:
     for entry in lock.entries if lock is not None else ():
         extension = read_extension(entry)
         try:
-            runs = read_locked_launch(entry).launch
+            runs = read_locked_launch(entry).parsed
         except PinwardenError:
             continue  # an address
         if extension is not None and extension.probed_release is not None:

@@ -74,7 +74,7 @@ def refuse_unknown_names(accepted: AcceptedServers, discoveries: Sequence[Discov
     """Raise if a name that the user accepts is neither one of ``skills`` nor a server configured in some scope."""
     servers = [server for discovery in discoveries for server in discovery.servers]
     for name in accepted.names:
-        if name not in skills and not any(name in (server.server.name, server.key) for server in servers):
+        if name not in skills and not any(name in (server.configured.name, server.key) for server in servers):
             raise PinwardenError("USAGE", f"no configured server is named {name[:120]!a}")
 
 
@@ -140,7 +140,7 @@ def _choose_approval_reason(server: DiscoveredServer) -> str:
 
 
 def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> DiscoveredServer:
-    named = accepted.is_named(server.server.name, server.key)
+    named = accepted.is_named(server.configured.name, server.key)
     server = replace(
         server, named=named, accepted=named or accepted.everything, warnings_approved=named and accepted.warnings
     )
@@ -148,10 +148,10 @@ def _with_decision(server: DiscoveredServer, accepted: AcceptedServers) -> Disco
         server = replace(server, status=replace(server.status, state="changed"))
     if server.refused is not None or server.status.state == "unchanged" or named:
         return server
-    critical = [finding for finding in check_server(server.server) if finding.severity == CRITICAL]
+    critical = [finding for finding in check_server(server.configured) if finding.severity == CRITICAL]
     if not critical:
         return server
-    command = f"pinwarden approve {quote_name(server.server.name)}"
+    command = f"pinwarden approve {quote_name(server.configured.name)}"
     return replace(server, refused=f"{critical[0].message} If that is intended: {command}")
 
 
@@ -159,13 +159,13 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     """Compare the server's surface with the approved one. The user must accept scan warnings explicitly."""
     if server.surface is None or server.refused is not None:
         return server
-    status = approved.with_surface(server.status, server.key, server.server.name, server.surface)
+    status = approved.with_surface(server.status, server.key, server.configured.name, server.surface)
     if status is server.status:
         return server
     server = replace(server, status=status)
     open_warnings = bool(status.scan_warnings) and not server.warnings_approved
     if open_warnings and status.state in ("first", "new"):
-        command = f"pinwarden approve {quote_name(server.server.name)}"
+        command = f"pinwarden approve {quote_name(server.configured.name)}"
         reason = f"its surface looks like an attack. To review it: {command}"
         return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
@@ -185,14 +185,14 @@ def _choose_servers(files: Sequence[ConfigFile], approved: ApprovedServers) -> l
                 approved.compare(server, key),
             )
             if reason is None and key in chosen:
-                same = build_config_fragment(server) == build_config_fragment(chosen[key].server)
+                same = build_config_fragment(server) == build_config_fragment(chosen[key].configured)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
                 if same and status.state != "unchanged":
                     continue
             if reason is None:
-                chosen[key] = DiscoveredServer(server=server, key=key, status=status)
+                chosen[key] = DiscoveredServer(configured=server, key=key, status=status)
             else:
-                refused.append(DiscoveredServer(server=server, key=key, status=status, refused=reason))
+                refused.append(DiscoveredServer(configured=server, key=key, status=status, refused=reason))
     return [*chosen.values(), *refused]
 
 
@@ -242,7 +242,7 @@ def _probe_all(
     from pinwarden.project.server_start import probe_prepared
 
     load_policies(discovery.project)  # report an unreadable policy once, not for each server
-    enabled = [server for server in servers if server.refused is None and not server.server.disabled]
+    enabled = [server for server in servers if server.refused is None and not server.configured.disabled]
     starts = {server.key: _prepare_probe(discovery, server, options) for server in enabled}
     probes = {key: start for key, start in starts.items() if not isinstance(start, PinwardenError)}
     outcomes = probe_prepared(
@@ -274,11 +274,11 @@ def _prepare_probe(
     """Prepare the probe of one server. If its bytes are locked, the probe starts these bytes."""
     from pinwarden.project.server_start import prepare_probe
 
-    if server.server.target is None:
-        return PinwardenError("CONFIG_INVALID", f"its entry cannot be used: {server.server.problem}")
+    if server.configured.target is None:
+        return PinwardenError("CONFIG_INVALID", f"its entry cannot be used: {server.configured.problem}")
     try:
         entry = discovery.approved.entry(server.key)
-        return prepare_probe(discovery.project, server.server.name, server.server.target, options, entry)
+        return prepare_probe(discovery.project, server.configured.name, server.configured.target, options, entry)
     except PinwardenError as err:
         return err
 
@@ -324,7 +324,7 @@ def _build_candidate(server: DiscoveredServer) -> ApprovalCandidate | None:
     if server.surface is None:
         return None
     return ApprovalCandidate(
-        server=server.server.name,
+        server=server.configured.name,
         surface=server.surface,
         warnings=server.status.scan_warnings,
         warnings_approved=server.warnings_approved,
@@ -341,15 +341,15 @@ def _build_approved_entry(
         surface=None if server.surface is None else pin_surface(server.surface, path),
         approval=build_approval(replace(approver, default_reason=reason), now, candidate),
         configured_in=ConfigOrigin(
-            client=server.server.client,
-            scope=server.server.scope,
-            file=project.display_path(server.server.path),
-            answers=_find_input_answers(discovery.files, server.server),
+            client=server.configured.client,
+            scope=server.configured.scope,
+            file=project.display_path(server.configured.path),
+            answers=_find_input_answers(discovery.files, server.configured),
         ),
         probed_release=_find_probed_release(discovery, server),
     )
-    started_entry = discovery.approved.find_started_entry(server.server, server.key)
-    return build_entry(server.server, server.key, started_entry, extension, now)
+    started_entry = discovery.approved.find_started_entry(server.configured, server.key)
+    return build_entry(server.configured, server.key, started_entry, extension, now)
 
 
 def _refuse_changed_entries(discovery: Discovery, old: Lock | None, servers: Sequence[DiscoveredServer]) -> None:
@@ -382,9 +382,9 @@ def _list_refused_after_probe(discovery: Discovery) -> list[str]:
 
 
 def _find_probed_release(discovery: Discovery, server: DiscoveredServer) -> str | None:
-    if server.surface is None or not isinstance(server.server.target, StdioTarget):
+    if server.surface is None or not isinstance(server.configured.target, StdioTarget):
         return None
-    return probed_release(discovery.project, server.server.target.command, server.surface)
+    return probed_release(discovery.project, server.configured.target.command, server.surface)
 
 
 def _find_input_answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class ApprovedServers:
         self.exists = lock is not None
         self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
         view = build_config_view(tuple(self._entries.values()), files)
-        self._unknown = {_locate(unknown.server): unknown.change for unknown in find_unknown_servers(project, view)}
+        self._unknown = {_locate(unknown.configured): unknown.change for unknown in find_unknown_servers(project, view)}
         self._drift = {
             (issue.key, project.display_path(issue.file)): issue.changes
             for issue in find_config_issues(project, view)
@@ -185,7 +185,7 @@ def _build_status(state: State, changes: tuple[Change, ...], file: str) -> LockS
 class DiscoveredServer(Record):
     """A configured server, and the user's decision about it."""
 
-    server: ConfiguredServer
+    configured: ConfiguredServer
     key: str
     status: LockStatus
     named: bool = False

@@ -97,11 +97,11 @@ def _build_unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) 
             code=COULD_NOT_CHECK,
             severity="review",
             entity="config",
-            name=mask_name(server.server.name),
+            name=mask_name(server.configured.name),
             path="",
             message=f"could not be probed, so its tools are not pinned: {server.probe_error.message}",
             excerpt=get_probe_stderr(server.probe_error),
-            file=project.display_path(server.server.path),
+            file=project.display_path(server.configured.path),
         )
         for server in servers
         if server.probe_error is not None
@@ -114,10 +114,10 @@ def _build_refusal_rows(project: Project, servers: Sequence[DiscoveredServer]) -
             code="not_locked",
             severity=LOCKING_KINDS["not_locked"].severity,
             entity="config",
-            name=mask_name(server.server.name),
+            name=mask_name(server.configured.name),
             path="",
             message=f"not locked: {server.refused}",
-            file=project.display_path(server.server.path),
+            file=project.display_path(server.configured.path),
         )
         for server in servers
         if server.refused is not None
@@ -139,7 +139,7 @@ def _summarize(discovery: Discovery, unread: Sequence[ConfigFile], findings: int
     else:
         locked = [server for server in servers if server.refused is None]
         pinned = sum(discovery.is_pinned(server) for server in locked)
-        names = len({server.server.name for server in servers})
+        names = len({server.configured.name for server in servers})
         noun = f"entries of {plural(names, 'server')}" if names < len(servers) else "servers"
         summary = (
             f"{len(locked)} of {len(servers)} configured {noun} locked in {name}, {pinned} with their live surface"
@@ -187,16 +187,16 @@ def _describe_unrecorded(servers: Iterable[DiscoveredServer]) -> Iterator[str]:
     names_by_reason: dict[str, dict[str, None]] = {}
     for server in servers:
         if server.refused is None and server.surface is None and server.not_probed_reason and not server.probe_error:
-            names_by_reason.setdefault(server.not_probed_reason, {})[mask_name(server.server.name)] = None
+            names_by_reason.setdefault(server.not_probed_reason, {})[mask_name(server.configured.name)] = None
     for reason, names in names_by_reason.items():
         count = f"{plural(len(names), 'server')} ({', '.join(names)})" if len(names) > 1 else next(iter(names))
         yield f"{count}: tools not recorded: {reason}"
 
 
 def _describe_redacted(server: DiscoveredServer) -> Iterator[str]:
-    unseen = list_redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
+    unseen = list_redacted_members(redact_entry(server.configured.entry)) if server.refused is None else []
     if unseen:
-        yield describe_uncovered_members(server.server.name, unseen)
+        yield describe_uncovered_members(server.configured.name, unseen)
 
 
 def _choose_next_command(discovery: Discovery) -> str | None:
@@ -210,19 +210,19 @@ def _choose_next_command(discovery: Discovery) -> str | None:
 
 def _format_approve_command(discovery: Discovery) -> str:
     """Return the command that asks about every server that needs a decision."""
-    names = dict.fromkeys(quote_name(server.server.name) for server in discovery.undecided)
+    names = dict.fromkeys(quote_name(server.configured.name) for server in discovery.undecided)
     return " ".join(["pinwarden approve", *names])
 
 
 def _server_to_json(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
     project = discovery.project
-    launched = parse_launch(server.server.target) if server.server.target else None
+    launched = parse_launch(server.configured.target) if server.configured.target else None
     surface = server.surface or (discovery.approved.surface(server.key) if discovery.is_pinned(server) else None)
     facts: Mapping[str, Any] = {
-        "name": mask_name(server.server.name),
-        "client": server.server.client,
-        "scope": server.server.scope,
-        "file": project.display_path(server.server.path),
+        "name": mask_name(server.configured.name),
+        "client": server.configured.client,
+        "scope": server.configured.scope,
+        "file": project.display_path(server.configured.path),
         "runs": launched.purl or launched.identity if launched else None,
         "pinned": launched.pinned if launched else False,
         "state": server.status.state,

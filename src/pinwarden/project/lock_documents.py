@@ -52,7 +52,7 @@ def read_lock(path: Path, *, parse_files: bool = True) -> LockDocument:
     return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
 
 
-def lock_digest(path: Path, policies: Policies | None = None) -> Report:
+def report_lock_digest(path: Path, policies: Policies | None = None) -> Report:
     """Return the report of ``pinwarden lock digest``. Its summary is the digest, or the number of critical problems.
 
     With policies, the digest covers the lock and the policies. It is the digest to keep outside the repository.

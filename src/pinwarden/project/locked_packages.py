@@ -176,7 +176,7 @@ def _list_packages(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pa
 def _find_own_package(entry: Entry) -> PackageRef | None:
     """Return the package of the server itself; None if it has no exact version."""
     try:
-        launch = read_locked_launch(entry).launch
+        launch = read_locked_launch(entry).parsed
     except PinwardenError:  # a remote server, or a command that Pinwarden cannot interpret
         target = entry.selected_target
         kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))

@@ -328,7 +328,7 @@ def _look_up_packages(entries: Iterable[Entry], context: FetchContext) -> list[P
 def _parse_package_release(entry: Entry) -> PackageRelease | None:
     """Return the package that an entry starts, if its releases can be looked up and compared."""
     try:
-        runs = read_locked_launch(entry).launch
+        runs = read_locked_launch(entry).parsed
     except PinwardenError:
         return None  # an address
     package = runs.via or runs

@@ -82,12 +82,12 @@ def prepare_locked_launch(
     if starts_local_command(entry):
         _remove_open_references(inherited, launch.variables, notify)
         return replace(_prepare_local_command(project, entry, launch, arguments_given), environment=inherited)
-    wrapper_words = launch.launch.wrapper_words
+    wrapper_words = launch.parsed.wrapper_words
     if wrapper_words is None:
         raise _nothing_to_run_error(
-            entry.name, f"is started by {launch.launch.wrappers[0]} in a form that Pinwarden cannot reproduce"
+            entry.name, f"is started by {launch.parsed.wrappers[0]} in a form that Pinwarden cannot reproduce"
         )
-    runs = launch.launch.via or launch.launch  # for a package that connects to an address, start the package
+    runs = launch.parsed.via or launch.parsed  # for a package that connects to an address, start the package
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
     arguments = tuple(_expand_placeholders(word, project) for word in arguments)
@@ -163,8 +163,8 @@ def build_container_command(
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
     if options is not None:
-        launch = replace(launch, launch=replace(launch.launch, options=tuple(options)))
-    return (*_build_engine_command(entry, launch, project, environment, notify), *launch.launch.arguments)
+        launch = replace(launch, launch=replace(launch.parsed, options=tuple(options)))
+    return (*_build_engine_command(entry, launch, project, environment, notify), *launch.parsed.arguments)
 
 
 def inherit_environment(project: Project) -> dict[str, str]:
@@ -190,7 +190,7 @@ def _prepare_local_command(
     words = tuple(split_command(launch.command))
     arguments = tuple(arguments_given) or words[1:]
     _refuse_other_arguments(words[1:], arguments)
-    if not arguments_given and launch.launch.kind != "shell":
+    if not arguments_given and launch.parsed.kind != "shell":
         arguments = tuple(_expand_placeholders(word, project) for word in arguments)
     folder = _resolve_folder(project, launch.cwd)
     if folder is None and project.scope != "user":
@@ -346,7 +346,7 @@ def _build_engine_command(
     from pinwarden.project.server_environments import choose_image, find_locked_digest
     from pinwarden.system.files import find_program
 
-    runs = launch.launch
+    runs = launch.parsed
     find_locked_digest(entry, runs)  # raises if the image is not locked, even if no container engine is installed
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))

@@ -66,9 +66,9 @@ def _audit_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]
     entries = [(locked, locked.client) for locked in view.installed]
     entries += [(located.locked, located.client) for located in view.located]
     servers = [
-        parse_configured_server(locked.name, locked.entry, get_client(client), path=str(project.lock))
+        parse_configured_server(locked.name, locked.approved, get_client(client), path=str(project.lock))
         for locked, client in entries
-        if locked.entry is not None
+        if locked.approved is not None
     ]
     return audit_servers(servers).findings
 

@@ -219,7 +219,7 @@ def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget)
     from pinwarden.lock import lock_store
     from pinwarden.project.run import prepare_locked_launch
 
-    through_run = _starts_through_run(entry, target)
+    through_run = _is_started_through_run(entry, target)
     if not through_run and not _is_locked_command(entry, target):
         return None
     try:
@@ -231,14 +231,14 @@ def _prepare_locked_command(project: Project, entry: Entry, target: StdioTarget)
         raise
 
 
-def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
+def _is_started_through_run(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry with ``pinwarden run NAME``."""
     from pinwarden.lock.extension import read_extension
-    from pinwarden.lock.locked_launch import starts_through_run
+    from pinwarden.lock.locked_launch import is_approved_run_command
 
     extension = read_extension(entry)
     ours = extension is not None and (extension.launch is not None or extension.bundle is not None)
-    return ours and starts_through_run(entry, target)
+    return ours and is_approved_run_command(entry, target)
 
 
 def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:

@@ -26,7 +26,7 @@ def find_probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
 
     where = read_config_origin(entry)
     client = get_client(where.client if where else entry.client)
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     for file in files:
         for server in file.servers:
             if server.name == entry.name and server.client == client.id and server.target is not None:

@@ -72,7 +72,7 @@ class ServerToApprove(Record):
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients that have it."""
-        configured = (server.server.client for part in self.parts for server in part.configured)
+        configured = (server.configured.client for part in self.parts for server in part.configured)
         locked = (find_client(entry) for part in self.parts for entry in part.entries)
         return tuple(dict.fromkeys((*locked, *configured)))
 
@@ -81,7 +81,7 @@ class ServerToApprove(Record):
         """The titles of the clients. ``entry.client`` is ``generic`` for several of them, so the origin comes first."""
         origins = ((entry, read_config_origin(entry)) for part in self.parts for entry in part.entries)
         clients = [entry.client if origin is None else origin.client for entry, origin in origins]
-        clients += [configured.server.client for part in self.parts for configured in part.configured]
+        clients += [configured.configured.client for part in self.parts for configured in part.configured]
         return tuple(dict.fromkeys(get_client(client).title for client in clients))
 
     @property
@@ -209,7 +209,7 @@ def _find_in_scope(
         else:
             group[2].append(server)
     for index, (identity, locked, configured) in enumerate(groups):
-        name = configured[0].server.name if locked is None else locked.entry.name
+        name = configured[0].configured.name if locked is None else locked.entry.name
         entries = () if locked is None else locked.entries
         part = ApprovalPart(discovery=discovery, configured=tuple(configured), entries=entries)
         pinned = None if locked is None else locked.pinned_bytes
@@ -219,8 +219,8 @@ def _find_in_scope(
     for server in wanted:
         if server.refused is not None:
             part = ApprovalPart(discovery=discovery, configured=(server,))
-            place = (server.server.name, (server.server.path, server.server.pointer))
-            yield place, ServerToApprove(name=server.server.name, parts=(part,), problem=server.refused)
+            place = (server.configured.name, (server.configured.path, server.configured.pointer))
+            yield place, ServerToApprove(name=server.configured.name, parts=(part,), problem=server.refused)
 
 
 def _identify_server(server: ServerToApprove) -> ServerIdentity | None:
@@ -237,8 +237,8 @@ def _is_package(identity: ServerIdentity | None) -> bool:
 
 
 def _is_wanted(server: DiscoveredServer, names: Collection[str], client: str | None) -> bool:
-    known_as = (server.server.client, client_name_in_lock(server.server.client))
-    is_named = not names or server.server.name in names or server.key in names
+    known_as = (server.configured.client, client_name_in_lock(server.configured.client))
+    is_named = not names or server.configured.name in names or server.key in names
     return is_named and (client is None or client in known_as)
 
 
@@ -249,10 +249,10 @@ def _list_entries(discovery: Discovery, replaced: Collection[str], client: str |
 
 
 def _identify(discovery: Discovery, server: DiscoveredServer) -> ServerIdentity | None:
-    started = discovery.approved.find_started_entry(server.server, server.key)
+    started = discovery.approved.find_started_entry(server.configured, server.key)
     if started is not None:
         return identify_entry(started)
-    return identify_configured(server.server.name, server.server.entry, get_client(server.server.client))
+    return identify_configured(server.configured.name, server.configured.entry, get_client(server.configured.client))
 
 
 def _is_same(
@@ -261,5 +261,5 @@ def _is_same(
     server: DiscoveredServer,
 ) -> bool:
     known, locked, configured = group
-    name = configured[0].server.name if locked is None else locked.entry.name
-    return identity is not None and known == identity and name == server.server.name
+    name = configured[0].configured.name if locked is None else locked.entry.name
+    return identity is not None and known == identity and name == server.configured.name

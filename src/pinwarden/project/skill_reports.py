@@ -19,7 +19,7 @@ from pinwarden.project.skills import build_scan_rows, find_skills, read_skills_l
 from pinwarden.skills.instructions import read_instruction_file
 from pinwarden.skills.powers import find_powers
 from pinwarden.skills.skill import FoundSkill
-from pinwarden.skills.skill_folders import HAS_MODES, read_skill_folder
+from pinwarden.skills.skill_reader import HAS_MODES, read_skill_folder
 
 if TYPE_CHECKING:
     from pinwarden.project.project import LockScope, Project

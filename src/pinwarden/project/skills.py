@@ -19,7 +19,7 @@ from pinwarden.lock.extension import SkillsPin
 from pinwarden.lock.lockfile import put_skills_pin, read_skills_pin, refuse_if_tampered, verify, verify_files
 from pinwarden.skills.instructions import find_instructions
 from pinwarden.skills.skill import FoundSkill, Skill
-from pinwarden.skills.skill_folders import (
+from pinwarden.skills.skill_reader import (
     find_project_skills,
     find_user_skills,
 )

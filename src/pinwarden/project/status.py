@@ -249,7 +249,7 @@ def _find_launch(group: _Group) -> Launch | None:
     """Return what the server starts or contacts; None if its configuration cannot be parsed."""
     if group.locked is not None and not group.changed:
         try:
-            return read_locked_launch(group.locked.entry).launch
+            return read_locked_launch(group.locked.entry).parsed
         except PinwardenError:
             pass  # an address, which the configuration has
     target = next((server.target for server in group.configured if server.target is not None), None)

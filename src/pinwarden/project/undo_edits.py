@@ -124,7 +124,7 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
             restore = _Restore(contents, backup, chosen)
             restored = restore.plan()
             undone += restored
-            refused = {server.server for server in restored if server.how == NOT_UNDONE}
+            refused = {server.edited for server in restored if server.how == NOT_UNDONE}
             others = tuple(server for server in backup.servers if server not in chosen or server in refused)
             kept.append((backup, others, restore.list_edited()))
     if not edited:
@@ -207,12 +207,12 @@ class _Restore:
         """The files and locks that nothing changed since the edit."""
 
     def plan(self) -> list[UndoneServer]:
-        undone = [UndoneServer(server=server, how=LOCK_ONLY) for server in self._servers if server.path is None]
+        undone = [UndoneServer(edited=server, how=LOCK_ONLY) for server in self._servers if server.path is None]
         for file in self._backup.files:
             in_file = [server for server in self._servers if server.path == file.path]
             if in_file or not self._backup.servers:
                 undone += self._restore_file(file, in_file)
-        refused = {server.server for server in undone if server.how == NOT_UNDONE}
+        refused = {server.edited for server in undone if server.how == NOT_UNDONE}
         for path in dict.fromkeys(server.lock for server in self._servers):
             servers = [server for server in self._servers if server.lock == path and server not in refused]
             self._restore_lock(path, servers, is_whole=self._restores_all and not refused)
@@ -235,10 +235,10 @@ class _Restore:
         try:
             current = self._contents.read_file(file.path)
         except PinwardenError as err:
-            return [UndoneServer(server=server, how=LOCK_ONLY, reason=err.message) for server in servers]
+            return [UndoneServer(edited=server, how=LOCK_ONLY, reason=err.message) for server in servers]
         digest = Digest.of_bytes(current)
         if digest == file.before:
-            return [UndoneServer(server=server, how=EXACT) for server in servers]
+            return [UndoneServer(edited=server, how=EXACT) for server in servers]
         if digest == file.after:
             self._unchanged.append(file)
         is_whole = len(servers) == sum(server.path == file.path for server in self._backup.servers)
@@ -246,7 +246,7 @@ class _Restore:
         newer = any(self._find_newer(server) is not None for server in servers)
         if digest == file.after and is_whole and not newer and not refused:
             self._contents.write_file(file.path, self._backup.read_before(file))
-            return [UndoneServer(server=server, how=EXACT) for server in servers]
+            return [UndoneServer(edited=server, how=EXACT) for server in servers]
         reason = "a newer release was locked in the meantime" if newer else ""
         if digest != file.after:
             reason = "its client changed the file in the meantime"
@@ -255,7 +255,7 @@ class _Restore:
     def _edit_in_place(self, file: BackupFile, server: BackupServer, reason: str) -> UndoneServer:
         problem = self._find_problem(server)
         if problem:
-            return UndoneServer(server=server, how=NOT_UNDONE, reason=problem)
+            return UndoneServer(edited=server, how=NOT_UNDONE, reason=problem)
         data = self._contents.read_file(file.path)
         versions = EntryVersions(
             before=find_server(self._backup.read_before(file), server),

@@ -34,7 +34,7 @@ EXACT, IN_PLACE, LOCK_ONLY, NOT_UNDONE = "restored", "edited", "lock only", "not
 class UndoneServer(Record):
     """A server and what undoing an edit means for it."""
 
-    server: BackupServer
+    edited: BackupServer
     how: str
     """Whether the client's file is ``restored`` exactly, its entry is ``edited``, only the lock is changed, or the edit
     is ``not undone``."""
@@ -74,25 +74,25 @@ def restore_entry(
     name = Path(str(server.path)).name
     before, now = versions.before, versions.now
     if now is None or before is None:
-        return UndoneServer(server=server, how=LOCK_ONLY, reason=f"{name} no longer has it"), data
+        return UndoneServer(edited=server, how=LOCK_ONLY, reason=f"{name} no longer has it"), data
     starts_through_run = isinstance(now.target, StdioTarget) and parse_locked_start(now.target.command) is not None
     if backup.command == "enforce":
         if not starts_through_run:
             reason = "it is not started through pinwarden run any more"
-            return UndoneServer(server=server, how=LOCK_ONLY, reason=reason), data
+            return UndoneServer(edited=server, how=LOCK_ONLY, reason=reason), data
         entry = _merge_entry(now, before)
         if newer is not None:
             entry = replace_command(entry, get_client(server.client), newer)
-        return UndoneServer(server=server, how=IN_PLACE), edit_entry(data, now, entry)
+        return UndoneServer(edited=server, how=IN_PLACE), edit_entry(data, now, entry)
     if now.entry == before.entry:
-        return UndoneServer(server=server, how=EXACT), data
+        return UndoneServer(edited=server, how=EXACT), data
     if starts_through_run:
         reason = "it is started through pinwarden run; first run: pinwarden enforce --undo"
-        return UndoneServer(server=server, how=NOT_UNDONE, reason=reason), data
+        return UndoneServer(edited=server, how=NOT_UNDONE, reason=reason), data
     if versions.after is None or _command(now) != _command(versions.after):
         reason = f"its command in {name} was changed in the meantime"
-        return UndoneServer(server=server, how=NOT_UNDONE, reason=reason), data
-    return UndoneServer(server=server, how=IN_PLACE), _replace_release(data, now, before)
+        return UndoneServer(edited=server, how=NOT_UNDONE, reason=reason), data
+    return UndoneServer(edited=server, how=IN_PLACE), _replace_release(data, now, before)
 
 
 def find_newer_launch(before: Entry | None, now: Entry | None) -> Sequence[str] | None:
@@ -113,7 +113,7 @@ def restore_enforced_lock_entry(entry: Entry, before: Entry) -> Entry:
     if isinstance(launch, LaunchCommand) and launch.command != _read_command(before):
         where = read_config_origin(entry)
         client = get_client(where.client if where else entry.client)
-        approved = read_locked_config(before.key, before.document).entry
+        approved = read_locked_config(before.key, before.document).approved
         changed = redact_entry(replace_command(approved, client, launch.command))
         fragment = build_config(client, entry.name, changed)
     copy = entry.document.get("locked")

@@ -42,16 +42,16 @@ def build_undo_report(plan: UndoPlan, command: EditCommand, *, written: bool) ->
     rows = [_build_row(plan, server) for server in servers if server.reason]
     entries: list[dict[str, Any]] = [
         {
-            "server": server.server.name,
-            "client": server.server.client,
+            "server": server.edited.name,
+            "client": server.edited.client,
             "action": server.how,
-            **({} if server.server.path is None else {"file": project.display_path(server.server.path)}),
+            **({} if server.edited.path is None else {"file": project.display_path(server.edited.path)}),
         }
         for server in servers
     ]
     undone = [server for server in servers if server.how != NOT_UNDONE]
-    files = {server.server.path for server in undone if server.how == EXACT}
-    files -= {server.server.path for server in servers if server.how != EXACT}
+    files = {server.edited.path for server in undone if server.how == EXACT}
+    files -= {server.edited.path for server in servers if server.how != EXACT}
     locks = [_describe_lock_edit(plan, edit) for edit in plan.edits.locks]
     verb = "restored" if written else "would be restored"
     edited = "".join(f"; {lock['file']} {'edited' if written else 'would be edited'}" for lock in locks)
@@ -112,7 +112,7 @@ def _combine_edits(undone: tuple[UndoneServer, ...]) -> list[UndoneServer]:
     """Return one result for each entry in a client's file: the least successful, if several edits of it are undone."""
     entries: dict[tuple[object, ...], UndoneServer] = {}
     for server in undone:
-        key = (server.server.lock, server.server.key, server.server.path, server.server.pointer)
+        key = (server.edited.lock, server.edited.key, server.edited.path, server.edited.pointer)
         known = entries.get(key)
         if known is None or _BY_SUCCESS.index(server.how) > _BY_SUCCESS.index(known.how):
             entries[key] = server
@@ -130,8 +130,8 @@ def _build_row(plan: UndoPlan, server: UndoneServer) -> Row:
         code=code,
         severity=UNDO_KINDS[code].severity,
         entity="config",
-        name=server.server.name,
+        name=server.edited.name,
         path="",
         message=message,
-        file=None if server.server.path is None else plan.project.display_path(server.server.path),
+        file=None if server.edited.path is None else plan.project.display_path(server.edited.path),
     )

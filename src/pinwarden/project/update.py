@@ -253,7 +253,7 @@ def _build_launch_config(entry: Entry) -> Any:
 
     where = read_config_origin(entry)
     client = get_client(where.client if where else entry.client)
-    approved = read_locked_config(entry.key, entry.document).entry
+    approved = read_locked_config(entry.key, entry.document).approved
     return build_config(client, entry.name, replace_command(approved, client, read_locked_launch(entry).command))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -267,7 +266,9 @@ def find_readme(contents: FileContents) -> Readme | None:
 
 
 def _probe_surface(probing: str, descriptor: BundleDescriptor, manifest: Manifest, contents: FileContents) -> Surface:
-    if probing == NEVER or shutil.which("bwrap") is None:
+    from pinwarden.system.sandbox import find_bubblewrap
+
+    if probing == NEVER or find_bubblewrap() is None:
         why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
         raise PinwardenError("PROBE_FAILED", f"the server was not probed: {why}")
     with TemporaryDirectory(prefix="pinwarden-registry-") as above:

@@ -14,7 +14,7 @@ from pinwarden.clients.instruction_files import describe_instruction_file
 from pinwarden.clients.skill_folders import SkillRoots, list_clients_by_folder
 from pinwarden.core.errors import PinwardenError
 from pinwarden.skills.skill import FileBytes, FoundSkill, build_instructions
-from pinwarden.skills.skill_folders import read_regular_file, walk_project
+from pinwarden.skills.skill_reader import read_regular_file, walk_project
 
 _MAX_BYTES = 1024 * 1024  # of one file; clients cut or refuse far smaller ones
 _MAX_FOUND = 5_000

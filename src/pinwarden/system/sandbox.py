@@ -78,11 +78,16 @@ class Sandbox(Record):
     limits: SandboxLimits = SandboxLimits()
 
 
+def find_bubblewrap() -> str | None:
+    """Return the path of bubblewrap, without which nothing can be started in a sandbox; None if it is not installed."""
+    return shutil.which("bwrap")
+
+
 def build_sandbox_command(
     command: tuple[str, ...], environment: dict[str, str], cwd: str | None, sandbox: Sandbox
 ) -> list[str]:
     """Return the command line that runs a command in a sandbox. The caller starts it with ``environment``."""
-    wrapper = shutil.which("bwrap")
+    wrapper = find_bubblewrap()
     if wrapper is None:
         raise PinwardenError(
             "PROBE_FAILED",

@@ -211,7 +211,9 @@ def run_scripts(folder: Path, approvals: ScriptApprovals, packages: Sequence[Clo
     """Run the approved scripts in a newly unpacked environment, deepest packages first."""
     import shutil
 
-    if shutil.which("bwrap") is None and not approvals.without_sandbox:
+    from pinwarden.system.sandbox import find_bubblewrap
+
+    if find_bubblewrap() is None and not approvals.without_sandbox:
         first = approvals.packages[0]
         raise PinwardenError(
             "SCRIPT_REFUSED",
@@ -233,11 +235,9 @@ def _get_depth_order(package: ClosurePackage) -> tuple[int, str]:
 def _run_package_scripts(
     package_folder: Path, package: ClosurePackage, programs: Path, approvals: ScriptApprovals
 ) -> None:
-    import shutil
-
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, parse_install_manifest
     from pinwarden.system.bounded_task import BoundedTask, run_bounded
-    from pinwarden.system.sandbox import Sandbox, build_sandbox_command
+    from pinwarden.system.sandbox import Sandbox, build_sandbox_command, find_bubblewrap
 
     scripts = parse_install_manifest(
         _read_package_json(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()
@@ -255,7 +255,7 @@ def _run_package_scripts(
             "npm_config_offline": "true",
         }
         command: list[str] = ["/bin/sh", "-c", scripts[event]]
-        if shutil.which("bwrap") is not None:
+        if find_bubblewrap() is not None:
             tree = str(programs.parent / TREE)
             readable = (tree, str(programs), *_find_node_folders(approvals.search_path))
             sandbox = Sandbox(readable=readable, writable=(str(package_folder),))

@@ -140,7 +140,7 @@ def _build_server(
 
 def _find_launch(entry: Entry) -> Launch | None:
     try:
-        return read_locked_launch(entry).launch
+        return read_locked_launch(entry).parsed
     except PinwardenError:  # a remote server, or an entry that Pinwarden cannot interpret
         return None
 

@@ -315,7 +315,9 @@ def _describe_way_out(args: Namespace, server: ServerToApprove) -> str:
         return f"To approve it anyway: {command}"
     files = ", ".join(
         dict.fromkeys(
-            part.project.display_path(configured.server.path) for part in server.parts for configured in part.configured
+            part.project.display_path(configured.configured.path)
+            for part in server.parts
+            for configured in part.configured
         )
     )
     return f"Edit {files} (pinwarden doctor says how), then run: {command}"

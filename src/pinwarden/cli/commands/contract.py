@@ -272,8 +272,8 @@ def contract_init(args: Namespace) -> int:
     from pinwarden.cli.workflow_files import (
         choose_install_source,
         github_job,
-        gitlab_image,
-        install_step,
+        render_gitlab_image,
+        render_install_step,
         with_extra,
         write_workflow,
     )
@@ -285,10 +285,11 @@ def contract_init(args: Namespace) -> int:
         named = ["--command", args.started] if args.started else ["--server", args.server]
         repeated = ["pinwarden", "contract", "init", *named, "--for", args.kind]
         spec = choose_install_source(args.install, root, repeated)
-        image = gitlab_image(spec) if language == "python" else gitlab_image("git+")  # the slim one has no apt lists
+        image = render_gitlab_image(spec if language == "python" else "git+")  # the slim one has no apt lists
         text = text.replace("{job}", github_job("contract", root)).replace("{image}", image)
         text = text.replace("{build}", _BUILD_STEPS[language, args.kind])
-        text = text.replace("{install}", install_step(args.kind, with_extra(spec, "javascript", language == "node")))
+        install = render_install_step(args.kind, with_extra(spec, "javascript", language == "node"))
+        text = text.replace("{install}", install)
     if args.dry_run:
         sys.stdout.write(text)
         return EXIT_CLEAN

@@ -16,6 +16,7 @@ from pinwarden.cli.project_arguments import (
     open_database,
     project_from,
     projects_in_scope,
+    to_path,
 )
 from pinwarden.cli.server_arguments import add_log_arguments, bracket_ipv6, parse_address, parse_host
 from pinwarden.cli.streams import print_notice
@@ -114,7 +115,7 @@ def dashboard(args: Namespace) -> int:
     from pinwarden.system.service_log import ServiceLog
 
     site, approver = _build_site(args), approver_from(args)
-    project = replace(project_from(args), policy=_to_path(args.policy))
+    project = replace(project_from(args), policy=to_path(args.policy))
     with open_database(args, project) as state:
         census = _find_census(args)
         sources = Sources(state=state, project=project, scopes=projects_in_scope(args), census=census)
@@ -126,7 +127,7 @@ def dashboard(args: Namespace) -> int:
             sign_in = _build_sign_in(args, project, approver.by, address)
             log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
             try:
-                certificate, key = _to_path(args.tls_cert), _to_path(args.tls_key)
+                certificate, key = to_path(args.tls_cert), to_path(args.tls_key)
                 app = DashboardApp(sources, site, sign_in)
                 serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
             finally:
@@ -199,7 +200,3 @@ def _build_site(args: Namespace) -> Site:
             raise PinwardenError("DASHBOARD_UNAVAILABLE", f"{file} cannot be read: {err.strerror}") from err
     hosts = {*args.allow_host, *((host, *LOOPBACK_HOSTS) if host in LOOPBACK_HOSTS else (host,))}
     return build_local_site(hosts, is_secure=args.tls_cert is not None)
-
-
-def _to_path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

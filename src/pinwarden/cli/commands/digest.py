@@ -121,11 +121,11 @@ def lock_digest(args: Namespace) -> int:
       pinwarden lock digest
       pinwarden lock digest --sealed
     """
-    from pinwarden.project.lock_documents import lock_digest
+    from pinwarden.project.lock_documents import report_lock_digest
     from pinwarden.project.project import load_policies
 
     project = project_from(args)
-    return emit(lock_digest(project.lock, load_policies(project) if args.sealed else None), args.format)
+    return emit(report_lock_digest(project.lock, load_policies(project) if args.sealed else None), args.format)
 
 
 def _read_input(name: str) -> bytes:

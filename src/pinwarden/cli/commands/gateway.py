@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
@@ -18,6 +17,7 @@ from pinwarden.cli.project_arguments import (
     find_person,
     open_database,
     project_from,
+    to_path,
 )
 from pinwarden.cli.server_arguments import (
     add_log_arguments,
@@ -207,7 +207,7 @@ def gateway(args: Namespace) -> int:
     from pinwarden.system.service_log import ServiceLog
 
     settings = _build_settings(args)
-    project = replace(project_from(args), policy=_to_path(args.policy))
+    project = replace(project_from(args), policy=to_path(args.policy))
     complete = True
     with open_database(args, project) as state, ExitStack() as progress:
         token = _create_temporary_token(state, settings, project)
@@ -312,7 +312,7 @@ def _build_settings(args: Namespace) -> Settings:
         raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
     host, port = args.listen
     return Settings(
-        listening=ListenAddress(host=host, port=port, certificate=_to_path(args.tls_cert), key=_to_path(args.tls_key)),
+        listening=ListenAddress(host=host, port=port, certificate=to_path(args.tls_cert), key=to_path(args.tls_key)),
         status=args.metrics_listen,
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         hosts=tuple(args.allow_host),
@@ -402,10 +402,6 @@ def _announce(output_format: str, base: str, locked: LockedUpstreams) -> None:
         return
     summary = f"{plural(len(servers), 'server')} served"
     emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), output_format)
-
-
-def _to_path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
 
 
 def _parse_process_count(text: str) -> int:

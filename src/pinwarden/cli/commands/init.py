@@ -128,7 +128,8 @@ def ask_about_undecided(discovery: Discovery, approver: Approver) -> tuple[Disco
 
     for server in discovery.undecided:
         sys.stderr.write(render_rows(server.status.rows))
-        question = f"Lock {quote_server(server.server.name)} for {get_client(server.server.client).title} as it is now?"
+        client = get_client(server.configured.client).title
+        question = f"Lock {quote_server(server.configured.name)} for {client} as it is now?"
         answer = ask(question, ("yes", "no", QUIT), "no")
         if answer == QUIT:
             return discovery, False

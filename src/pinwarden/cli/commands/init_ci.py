@@ -150,16 +150,22 @@ def _find_wheel(spec: str, root: Path) -> tuple[Path, ...]:
 def _render_workflow(kind: str, spec: str, root: Path, options: str) -> str:
     import shlex
 
-    from pinwarden.cli.workflow_files import MARK, find_simple_branch, github_job, gitlab_image, install_step
+    from pinwarden.cli.workflow_files import (
+        MARK,
+        find_simple_branch,
+        github_job,
+        render_gitlab_image,
+        render_install_step,
+    )
 
-    words = {"mark": MARK, "image": gitlab_image(spec), "project": options, "spec": shlex.quote(spec)}
+    words = {"mark": MARK, "image": render_gitlab_image(spec), "project": options, "spec": shlex.quote(spec)}
     if kind == "azure":
         branch = find_simple_branch(root)
         words["trigger"] = f"trigger: [{branch}]\n" if branch else ""
         return _fill_in(_AZURE, words)
     if kind == "jenkins":  # in the strings of Groovy, backslashes and quotes are escaped
         return _fill_in(_JENKINS, {name: re.sub(r"(['\\])", r"\\\1", word) for name, word in words.items()})
-    words |= {"install": install_step(kind, spec), "job": github_job("pinwarden", root)}
+    words |= {"install": render_install_step(kind, spec), "job": github_job("pinwarden", root)}
     return _fill_in(_GITHUB if kind == "github" else _GITLAB, words)
 
 

@@ -246,11 +246,11 @@ def _replace_process(server: GatedServer) -> None:
 
 def _can_sandbox(args: Namespace) -> bool:
     """Return False with --unsafe-no-sandbox, else True. Raises SANDBOX_UNAVAILABLE if bubblewrap is missing."""
-    import shutil
+    from pinwarden.system.sandbox import find_bubblewrap
 
     if args.unsafe_no_sandbox:
         print_notice(f"{args.server} starts without its sandbox: its permissions are not enforced")
         return False
-    if shutil.which("bwrap") is None:
+    if find_bubblewrap() is None:
         raise PinwardenError("SANDBOX_UNAVAILABLE", f"{args.server[:120]!a} was not started: bubblewrap is missing")
     return True

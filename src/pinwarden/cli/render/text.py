@@ -103,7 +103,7 @@ def render_rows(
 
 def _render_suspicious_text(group: RowGroup, width: int, colour: bool) -> list[str]:
     """Return one block for all findings about one text, or about the same text of several items."""
-    from pinwarden.surface.scan.intent import describe_intent
+    from pinwarden.cli.render.intent import describe_intent
 
     first = group.rows[0]
     codes = tuple(dict.fromkeys(row.code for row in group.rows))

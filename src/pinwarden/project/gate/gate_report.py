@@ -321,7 +321,7 @@ def _describe_unchecked_members(lock: Lock) -> Iterator[str]:
     from pinwarden.system.redaction import list_redacted_members
 
     for entry in lock.entries:
-        unseen = list_redacted_members(read_locked_config(entry.key, entry.document).entry)
+        unseen = list_redacted_members(read_locked_config(entry.key, entry.document).approved)
         if unseen:
             yield describe_uncovered_members(entry.name, unseen)
 

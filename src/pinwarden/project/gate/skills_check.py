@@ -14,7 +14,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.lockfile import read_skills_pin, verify_files
 from pinwarden.project.skills import NO_SKILLS, find_skills, find_user_skills_of, parse_pinned_skills
 from pinwarden.skills.skill_drift import build_skill_row, compare_skills
-from pinwarden.skills.skill_folders import HAS_MODES
+from pinwarden.skills.skill_reader import HAS_MODES
 
 if TYPE_CHECKING:
     from pinwarden.lock.lockfile import Lock

@@ -15,7 +15,7 @@ from pkgutil import get_data
 from typing import NamedTuple
 
 from pinwarden.core.record import Record
-from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, to_plain_text
+from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_text
 from pinwarden.surface.scan.sentence_features import extract_features
 from pinwarden.surface.sentences import split_sentences
 
@@ -107,7 +107,7 @@ def _to_plain(text: str) -> str:
 
 
 def _undo_disguise(sentence: str) -> str:
-    return sentence if sentence.isascii() else to_plain_text(sentence).text
+    return sentence if sentence.isascii() else fold_text(sentence).text
 
 
 # Base64, as in an image of a data: URL. The rules of `hidden_text.py` decode it; as words it means nothing.

@@ -23,10 +23,10 @@ from pinwarden.surface.scan.hidden_text import (
     find_hidden_markup,
     find_leaking_urls,
     find_spaced_letters,
+    fold_text,
     has_command,
     has_digits_for_letters,
     replace_digits_by_letters,
-    to_plain_text,
     undo_rotations,
 )
 from pinwarden.surface.scan.other_languages import find_other_script_phrases
@@ -220,7 +220,7 @@ def _find_matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if not text.isascii() or text.encode().translate(None, _PRINTABLE):
         yield from _find_suspicious_characters(text)
     # 2. Phrases in the plain form.
-    plain_text = to_plain_text(text)
+    plain_text = fold_text(text)
     words = Words(plain_text.text)
     for code, start, end, is_quoted in _find_phrases(text, plain_text, words.known):
         yield (code, *plain_text.to_original_span(start, end), is_quoted)
@@ -407,7 +407,7 @@ def _has_phrase(content: str) -> bool:
 
 def _find_decoded_phrases(content: str) -> Iterator[tuple[str, int, int, bool]]:
     """Find phrases in decoded text. Encoded text inside it is not decoded again."""
-    plain_text = to_plain_text(content)
+    plain_text = fold_text(content)
     known = Words(plain_text.text).known
     return _find_phrases(content, plain_text, known)
 

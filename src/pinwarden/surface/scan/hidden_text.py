@@ -1,6 +1,6 @@
 """Find hidden text, and convert disguised text to a plain form that phrase rules can search.
 
-`to_plain_text` drops invisible characters, replaces look-alike and styled letters by plain ones, removes accents and
+`fold_text` drops invisible characters, replaces look-alike and styled letters by plain ones, removes accents and
 joins spaced letters (``i g n o r e``). It records the position of each character in the text as sent.
 
 The ``find_*`` functions find invisible characters, terminal escapes, look-alike letters and hidden markup. They do not
@@ -119,7 +119,7 @@ class PlainText:
         return self._origins[start], self._origins[max(start, end - 1)] + 1
 
 
-def to_plain_text(text: str) -> PlainText:
+def fold_text(text: str) -> PlainText:
     """Convert a text to its plain form: lower case, plain letters, no invisible characters."""
     simplified = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
     if not simplified.isascii() or _CONTROL_CHARACTER.search(simplified) or _SPACED_LETTERS.search(simplified):

@@ -19,7 +19,7 @@ from pinwarden.surface import interop as toolpin
 from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.classifier import measure_steering
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_have_cues
-from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, parse_words, to_plain_text
+from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_text, fold_word, parse_words
 from pinwarden.surface.sentences import VOCABULARY, split_sentences, walk_strings
 from pinwarden.surface.surface import TOOL, Item, Surface
 
@@ -362,7 +362,7 @@ def _get_description(item: Item) -> str:
 def _compute_common_share(first: str, second: str) -> float:
     """Compute the share of words that two descriptions have in common, without filler words."""
     first_words, second_words = (
-        frozenset(_DESCRIPTION_WORD.findall(to_plain_text(text).text)) - _FILLERS for text in (first, second)
+        frozenset(_DESCRIPTION_WORD.findall(fold_text(text).text)) - _FILLERS for text in (first, second)
     )
     if len(first_words & second_words) < _MIN_WORDS:
         return 0.0
