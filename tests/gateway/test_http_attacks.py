@@ -155,8 +155,8 @@ class Wire:
         self.sent: list[Any] = []
         self.cancelled: list[RequestId] = []
 
-    def send(self, frame: ParsedMessage, parameters: bytes) -> None:
-        del parameters
+    def send(self, frame: ParsedMessage, param_headers: bytes) -> None:
+        del param_headers
         self.sent.append(frame.value)
 
     def send_call(self, call: Any, body: bytes, message: Any, name: str) -> None:

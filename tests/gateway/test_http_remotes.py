@@ -15,7 +15,7 @@ import pytest
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
-from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequest, ResponseListener, UpstreamRequest
+from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, GeneralRequest, ResponseListener, UpstreamRequest
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.session.messages import ParsedMessage
@@ -331,8 +331,10 @@ class Line:
     def start(self, outgoing: UpstreamRequest) -> None:
         self.sent.append(outgoing)
 
-    def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
-        outgoing = QueuedRequest(data, listener, client, stream=stream)
+    def send(
+        self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False
+    ) -> GeneralRequest:
+        outgoing = GeneralRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 

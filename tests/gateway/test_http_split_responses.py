@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.http.upstream_connection import QueuedRequest, UpstreamConnection
+from pinwarden.gateway.http.upstream_connection import GeneralRequest, UpstreamConnection
 from pinwarden.system.target import HttpAddress
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
@@ -37,7 +37,7 @@ class Wire:
 
     def answer(self, *parts: bytes) -> list[Any]:
         self.outcomes = []
-        self.connection.start(QueuedRequest(b"POST", self))
+        self.connection.start(GeneralRequest(b"POST", self))
         for part in parts:
             self.connection.data_received(part)
         return self.outcomes
@@ -225,7 +225,7 @@ def test_attack_a_long_response_in_one_read_is_processed_in_batches() -> None:
 def test_a_cancelled_request_gets_no_more_events_of_a_flood() -> None:
     async def talk() -> None:
         wire = Wire(HttpLimits(max_messages_at_once=4))
-        outgoing = QueuedRequest(b"POST", wire)
+        outgoing = GeneralRequest(b"POST", wire)
         wire.connection.start(outgoing)
         wire.connection.data_received(EVENTS + b"%x\r\n%b\r\n" % (450, b"data: 1\n\n" * 50))
         outgoing.cancel()

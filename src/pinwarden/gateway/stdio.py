@@ -310,7 +310,7 @@ class StdioLoops:
         while chunk := read(descriptor, size):
             length = len(chunk)
             size = SMALL_READ if length < SMALL_READ else _LARGE_READ
-            if chunk.find(b"\n") != length - 1 or -1 < chunk.find(b"\r") < length - 2 or not buffer.is_empty:
+            if not _is_one_line(chunk, length) or not buffer.is_empty:
                 self._forward_client_lines(buffer.add(chunk), send)
                 continue
             now = monotonic()
@@ -357,7 +357,7 @@ class StdioLoops:
         while chunk := read(descriptor, size):
             length = len(chunk)
             size = SMALL_READ if length < SMALL_READ else _LARGE_READ
-            if chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2 and buffer.is_empty:
+            if _is_one_line(chunk, length) and buffer.is_empty:
                 try:
                     if (loads := self._loads) is not None and relays(chunk, loads(chunk), True):
                         acquire()
@@ -442,6 +442,11 @@ _TOO_LONG = {
     "server": ("PROBE_LIMIT", None),
 }
 """The error code and hint for a line above the size limit, by sender."""
+
+
+def _is_one_line(chunk: bytes, length: int) -> bool:
+    """Whether a chunk of this length is one whole line. A carriage return is only allowed before its line feed."""
+    return chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2
 
 
 class LineBuffer:

@@ -232,14 +232,14 @@ class Backend:
             raise BackendError(SERVER_UNAVAILABLE, "the server is unavailable")
         return await self._request(self.conversation, method, params)
 
-    def relay(self, message: ParsedMessage, response: ResponseFuture, parameters: bytes) -> RequestId | None:
+    def relay(self, message: ParsedMessage, response: ResponseFuture, param_headers: bytes) -> RequestId | None:
         """Forward a request of the client. Returns its upstream id; None if it was not sent."""
         if self.conversation is None or self.conversation.closed:
             response.fail(SERVER_UNAVAILABLE, "the server is unavailable")
             return None
         if message.method == "resources/subscribe":
             self.conversation.stream_keeps_session_open = True  # the client waits for updates
-        return self.conversation.request(message, response, parameters)
+        return self.conversation.request(message, response, param_headers)
 
     def notify(self, message: ParsedMessage) -> None:
         """Forward a notification or a response of the client. Stateless servers accept no notifications."""

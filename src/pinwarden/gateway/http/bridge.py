@@ -85,13 +85,13 @@ class Bridge:
 
     # From clients
 
-    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes = b"") -> RequestId | None:
         """Respond to a request, or forward it to a server. Returns an id for `cancel`."""
         self.last_used = self._manager.clock()
         self._last_key += 1
         key: RequestId = (RelayedRequest, self._last_key)
         relayed = self._relayed[key] = RelayedRequest(message)
-        relayed.task = self._run(self._handle_request(message, sink, parameters, relayed))
+        relayed.task = self._run(self._handle_request(message, sink, param_headers, relayed))
         relayed.task.add_done_callback(lambda _: self._relayed.pop(key, None))
         return key
 
@@ -142,7 +142,7 @@ class Bridge:
     # Requests
 
     async def _respond(
-        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes, relayed: RelayedRequest
     ) -> None:
         """Respond to a request, or forward it to a server."""
         raise NotImplementedError
@@ -154,14 +154,14 @@ class Bridge:
         return task
 
     async def _handle_request(
-        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes, relayed: RelayedRequest
     ) -> None:
         try:
             self._remember_client(message)
             if message.method == "ping":
                 self._send_result(message, sink, {})
             else:
-                await self._respond(message, sink, parameters, relayed)
+                await self._respond(message, sink, param_headers, relayed)
         except BackendError as err:
             if relayed.cancelled:
                 sink.drop()  # a cancelled request gets no response
@@ -262,13 +262,18 @@ class Bridge:
     # Forwarded requests
 
     async def _relay(
-        self, upstream: Upstream, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self,
+        upstream: Upstream,
+        message: ParsedMessage,
+        sink: ResponseSink,
+        param_headers: bytes,
+        relayed: RelayedRequest,
     ) -> None:
         """Forward a request in the server's era, and respond in the client's era."""
         try:
-            response = await self._send(await self._get_backend(upstream), message, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), message, sink, param_headers, relayed)
         except NotExecutedError:
-            response = await self._send(await self._get_backend(upstream), message, sink, parameters, relayed)
+            response = await self._send(await self._get_backend(upstream), message, sink, param_headers, relayed)
         result = response.members.get("result")
         if not self._stateless and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(
@@ -278,7 +283,12 @@ class Bridge:
         sink.respond(add_result_members(response, message.method) if self._stateless else response, 0)
 
     async def _send(
-        self, backend: Backend, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self,
+        backend: Backend,
+        message: ParsedMessage,
+        sink: ResponseSink,
+        param_headers: bytes,
+        relayed: RelayedRequest,
     ) -> ParsedMessage:
         if message.method in SUBSCRIPTIONS and (self._stateless or backend.stateless):
             # In the stateless era, the response to a subscription is an event stream.
@@ -289,7 +299,7 @@ class Bridge:
         elif self._stateless and not backend.stateless:
             message = remove_stateless_meta(message)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))
-        relayed.backend, relayed.server_id = backend, backend.relay(message, future, parameters)
+        relayed.backend, relayed.server_id = backend, backend.relay(message, future, param_headers)
         response: ParsedMessage = await future
         return response
 
@@ -354,7 +364,7 @@ class BridgedConversation(Bridge):
         self._retry_seconds = 0.0  # retry with each request
 
     async def _respond(
-        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes, relayed: RelayedRequest
     ) -> None:
         if message.method in OPENING_METHODS:
             self._send_result(message, sink, self._describe_server(message, await self._get_backend(self._upstream)))
@@ -365,7 +375,7 @@ class BridgedConversation(Bridge):
         elif message.method == "logging/setLevel" and (await self._get_backend(self._upstream)).stateless:
             self._send_result(message, sink, {})  # in the stateless era, each request carries its log level
         else:
-            await self._relay(self._upstream, message, sink, parameters, relayed)
+            await self._relay(self._upstream, message, sink, param_headers, relayed)
 
     def _describe_server(self, message: ParsedMessage, backend: Backend) -> dict[str, Any]:
         """Return the server's approved description of itself, in the client's era."""

@@ -316,7 +316,9 @@ class Endpoint:
             reply.send(202)
             return
         sink = HttpResponseSink(reply, message.members.get("id"), stateless=True)
-        conversation, cancel = send_stateless_request(self._manager, route, client, message, sink, request.parameters)
+        conversation, cancel = send_stateless_request(
+            self._manager, route, client, message, sink, request.param_headers
+        )
         if conversation is not None:
             self._cache_route(request, client, route, conversation, message, stateless=True)
         if reply.is_open:
@@ -336,7 +338,7 @@ class Endpoint:
                 reply.send(503, _build_refusal(SERVER_UNAVAILABLE, "Too many sessions."), headers={"retry-after": "5"})
                 return
             sink = HttpResponseSink(reply, message.members.get("id"), headers={"mcp-session-id": client_session.id})
-            relay_initialize(self._manager, client_session, message, sink, request.parameters)
+            relay_initialize(self._manager, client_session, message, sink, request.param_headers)
             return
         if not session_id:
             reply.send(400, _build_refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
@@ -347,7 +349,7 @@ class Endpoint:
         elif message.is_request:
             self._cache_route(request, client, route, client_session.conversation, message, stateless=False)
             sink = HttpResponseSink(reply, message.members.get("id"))
-            client_session.conversation.request(message, sink, request.parameters)
+            client_session.conversation.request(message, sink, request.param_headers)
         else:
             client_session.conversation.notify(message)
             reply.send(202)
@@ -371,7 +373,7 @@ class Endpoint:
             or not isinstance(conversation, Conversation)
         ):
             return
-        if b"origin" in request.headers or request.parameters:
+        if b"origin" in request.headers or request.param_headers:
             # A cached route skips all header checks. The response to a browser needs headers that depend on its origin,
             # and ``mcp-param-`` headers must be compared with the arguments of each call.
             return

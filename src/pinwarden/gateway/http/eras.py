@@ -60,7 +60,7 @@ def send_stateless_request(  # noqa: PLR0913, PLR0917  the parts of a request
     client: GatewayClient,
     message: ParsedMessage,
     sink: ResponseSink,
-    parameters: bytes,
+    param_headers: bytes,
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
     """Send a request of the stateless era.
 
@@ -68,12 +68,12 @@ def send_stateless_request(  # noqa: PLR0913, PLR0917  the parts of a request
     """
     discovers = isinstance(route, Upstream) and message.method == "server/discover"
     if discovers and isinstance(route, Upstream) and not route.era:
-        task = manager.run_task(_detect_era(manager, route, client, message, sink, parameters))
+        task = manager.run_task(_detect_era(manager, route, client, message, sink, param_headers))
         return None, task.cancel
     conversation = manager.get_stateless_conversation(choose_stateless_route(route, message), client)
     if discovers and isinstance(route, Upstream):
         sink = _DiscoverySink(sink, route, conversation)
-    request_id = conversation.request(message, sink, parameters)
+    request_id = conversation.request(message, sink, param_headers)
     return conversation, partial(conversation.cancel, request_id)
 
 
@@ -83,7 +83,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
     client: GatewayClient,
     message: ParsedMessage,
     sink: ResponseSink,
-    parameters: bytes,
+    param_headers: bytes,
 ) -> None:
     """Relay ``server/discover`` to a server of unknown era, for one client at a time (`serialize_era_detection`)."""
     conversation, request_id = None, None
@@ -91,7 +91,7 @@ async def _detect_era(  # noqa: PLR0913, PLR0917  the parts of a request
         async with upstream.serialize_era_detection(manager.limits.merged_opening_seconds / 2):
             conversation = manager.get_stateless_conversation(upstream, client)
             discovery = _DiscoverySink(sink, upstream, conversation)
-            request_id = conversation.request(message, discovery, parameters)
+            request_id = conversation.request(message, discovery, param_headers)
             await discovery.over.wait()
     except asyncio.CancelledError:
         if conversation is not None:
@@ -108,12 +108,12 @@ def relay_initialize(
     client_session: ClientSession,
     message: ParsedMessage,
     sink: ResponseSink,
-    parameters: bytes,
+    param_headers: bytes,
 ) -> None:
     """Relay ``initialize``. If the response is an error, continue the session over a bridge to the stateless era."""
     if isinstance(client_session.route, Upstream):
         sink = _HandshakeSink(sink, manager, client_session, message)
-    client_session.conversation.request(message, sink, parameters)
+    client_session.conversation.request(message, sink, param_headers)
 
 
 class _ForwardingSink:

@@ -33,7 +33,7 @@ SMALL_BODY = 64 * 1024
 class Request:
     """A complete HTTP request."""
 
-    __slots__ = ("body", "head", "headers", "keep_alive", "method", "parameters", "path")
+    __slots__ = ("body", "head", "headers", "keep_alive", "method", "param_headers", "path")
 
     def __init__(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
         self.method = method
@@ -43,7 +43,7 @@ class Request:
         """Header values by lower-case name. Repeated headers are joined with commas."""
         self.body = body
         self.keep_alive = True
-        self.parameters = b""
+        self.param_headers = b""
         """The ``mcp-param-`` header lines."""
         self.head = b""
         """The exact bytes of the head, which identify a cached route; empty if the head cannot be cached.
@@ -133,7 +133,7 @@ class RequestReader:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._repeated = 0
-        self._parameters = b""
+        self._param_headers = b""
         self._body: bytes | bytearray = b""
         self._size = 0
         self._framing_bytes = 0
@@ -168,7 +168,7 @@ class RequestReader:
         if len(headers) + self._repeated > self._limits.max_headers:
             raise BadRequest(431, "Too many headers.")
         if name.startswith(PARAMETER_PREFIX):
-            self._parameters += name + b": " + value + b"\r\n"
+            self._param_headers += name + b": " + value + b"\r\n"
 
     def on_headers_complete(self) -> None:
         """Check the head, and whether a large body may follow."""
@@ -203,7 +203,7 @@ class RequestReader:
         path = self._url.partition(b"?")[0] if b"?" in self._url else self._url
         request = Request(self._parser.get_method().decode(), path.decode("latin-1"), self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()
-        request.parameters = self._parameters
+        request.param_headers = self._param_headers
         self._ready.append(request)
         self._reset()
         self.in_request = self.awaits_continue = False

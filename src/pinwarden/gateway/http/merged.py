@@ -99,13 +99,13 @@ class MergedConversation(Bridge):
             task.cancel()
 
     async def _respond(
-        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes, relayed: RelayedRequest
     ) -> None:
         visible = self._find_visible_upstreams()
         for upstream in visible.values():
             self._open_if_due(upstream)
         if message.method in _ROUTED or message.method not in (*OPENING_METHODS, *_LISTS, "logging/setLevel"):
-            await self._relay_to_server(message, sink, parameters, relayed)
+            await self._relay_to_server(message, sink, param_headers, relayed)
             return
         await self._wait_for_first_attempts(*visible)
         if message.method in OPENING_METHODS or message.method in _LISTS:
@@ -255,13 +255,13 @@ class MergedConversation(Bridge):
     # Requests that name a server
 
     async def _relay_to_server(
-        self, message: ParsedMessage, sink: ResponseSink, parameters: bytes, relayed: RelayedRequest
+        self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes, relayed: RelayedRequest
     ) -> None:
         path, slug, own_name = self._find_target(message)
         upstream = self._find_visible_upstreams().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
-        await self._relay(upstream, _replace_name(message, path, own_name), sink, parameters, relayed)
+        await self._relay(upstream, _replace_name(message, path, own_name), sink, param_headers, relayed)
 
     def _find_target(self, message: ParsedMessage) -> tuple[tuple[str, ...], str, str]:
         """Return the path of the member that names an item, the server's slug, and the item's name at that server."""

@@ -169,7 +169,7 @@ class MessageRelay(ABC):
 
     # Messages of the client
 
-    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns the upstream id, or None if the request was not sent."""
         now = self.last_used = self._clock()
         if self.closed or self._open_requests.is_full:
@@ -183,11 +183,11 @@ class MessageRelay(ABC):
         if request_id is None or not is_id(request_id[1]):
             sink.fail(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
             return None
-        if parameters and message.method == CALL and self._select_headers(message, parameters, sink) is None:
+        if param_headers and message.method == CALL and self._select_headers(message, param_headers, sink) is None:
             return None
         if is_slow_client_message(message.value, len(message.data)) and not self._reserve_slow_request(sink):
             return None
-        pending = PendingRequest(message, sink, parameters)
+        pending = PendingRequest(message, sink, param_headers)
         # A server responds to a subscription only when the subscription ends.
         pending.sent_at, pending.deadline = now, inf if message.method == LISTEN else now + self.limits.response_seconds
         message, request_id = self._open_requests.add(
@@ -434,7 +434,11 @@ class MessageRelay(ABC):
             self._send_to_client(outgoing, posted, posted.status if posted is not None and outgoing is message else 0)
 
     def _parse_outgoing(self, data: bytes, known: ParsedMessage | None) -> ParsedMessage:
-        """Parse a message that the session returned. Returns ``known`` if it is that message."""
+        """Parse a message that the session returned. Returns ``known`` if the session forwards that message.
+
+        A message that the session forwards unchanged is the same object. The identity proves that, which a flag of
+        the session would only claim; an equal copy is parsed again.
+        """
         return (
             known
             if known is not None and data is known.data
@@ -450,10 +454,10 @@ class MessageRelay(ABC):
             self._forget_request(request_id)
             if pending is not None:
                 pending.sink.drop()
-        elif request_id is None or pending is None or not pending.parameters:
+        elif request_id is None or pending is None or not pending.param_headers:
             transport.send(message, b"")
         else:
-            headers = self._select_headers(message, pending.parameters, pending.sink, pending.client_id)
+            headers = self._select_headers(message, pending.param_headers, pending.sink, pending.client_id)
             if headers is None:
                 self._forget_request(request_id)
             else:
@@ -465,16 +469,19 @@ class MessageRelay(ABC):
         self.session.abandon_request(request_id[1])
 
     def _select_headers(
-        self, message: ParsedMessage, parameters: bytes, sink: ResponseSink, client_id: Any = None
+        self, message: ParsedMessage, param_headers: bytes, sink: ResponseSink, client_id: Any = None
     ) -> bytes | None:
         """Return the ``mcp-param-`` header lines that the called tool declares.
+
+        Called when the request arrives, so that no call that contradicts itself is decided on and recorded. Called
+        again when the request is sent, because the tool may have another definition by then.
 
         If a header contradicts the arguments, fail the call and return None.
         """
         name = message.params.get("name") if message.method == CALL else None
         definition = self.session.find_definition(name) if type(name) is str else None
         try:
-            return select_declared_headers(parameters, definition, message.params.get("arguments"))
+            return select_declared_headers(param_headers, definition, message.params.get("arguments"))
         except HeaderMismatch as err:
             request_id = message.members.get("id") if client_id is None else client_id
             error = {"code": HEADER_MISMATCH, "message": str(err)}

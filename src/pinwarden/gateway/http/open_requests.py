@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.http1 import Reply
-from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
+from pinwarden.gateway.http.upstream_connection import (
+    NULL_LISTENER,
+    Abortable,
+    ResponseListener,
+    UpstreamRequest,
+)
 from pinwarden.gateway.http.upstream_transport import PostedRequest
 from pinwarden.gateway.session.messages import (
     CALL,
@@ -171,7 +176,7 @@ class PendingRequest:
         "deadline",
         "method",
         "on_cancelled",
-        "parameters",
+        "param_headers",
         "rewritten",
         "sent_at",
         "sink",
@@ -179,9 +184,9 @@ class PendingRequest:
         "tool",
     )
 
-    def __init__(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes) -> None:
+    def __init__(self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes) -> None:
         self.sink = sink
-        self.parameters = parameters
+        self.param_headers = param_headers
         self.sent_at = self.deadline = 0.0
         self.method = message.method
         name = message.params.get("name") if message.method == CALL else None
@@ -232,7 +237,7 @@ def restore_client_id(message: ParsedMessage, pending: PendingRequest | ToolCall
 OK = 200
 
 
-class ToolCall(PostedRequest):
+class ToolCall(PostedRequest, UpstreamRequest):
     """A tool call from a cached route, which the fast path admitted or on which the session decides.
 
     Nearly every request is a tool call, so one object serves all sides: it is the open request of the conversation, the
@@ -256,7 +261,7 @@ class ToolCall(PostedRequest):
     )
     client_token = None
     method = CALL
-    parameters = b""  # a call with ``mcp-param-`` headers takes no cached route
+    param_headers = b""  # a call with ``mcp-param-`` headers takes no cached route
     stream = False
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -359,13 +364,6 @@ class ToolCall(PostedRequest):
     def client(self) -> str:
         """The name of the client."""
         return self._conversation.session.client
-
-    def cancel(self) -> None:
-        """Cancel the call by closing its upstream connection."""
-        self.cancelled = True
-        self.data = b""
-        if self.upstream is not None:
-            self.upstream.abort()
 
     def on_response(self, status: int, session: str, body: bytes) -> None:
         """Handle a response that arrived in one piece."""

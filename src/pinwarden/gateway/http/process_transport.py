@@ -108,9 +108,9 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """Start the process after the backoff."""
         self._task = self._loop.create_task(self._start())
 
-    def send(self, message: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, param_headers: bytes) -> None:
         """Write one message."""
-        del parameters
+        del param_headers
         self.write(message.data)
 
     def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:

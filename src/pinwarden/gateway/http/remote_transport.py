@@ -15,8 +15,8 @@ from pinwarden.gateway.http.header_checks import ROUTING_PARAMETERS, encode_head
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.upstream_connection import (
     NULL_LISTENER,
+    GeneralRequest,
     NullListener,
-    QueuedRequest,
     ResponseListener,
     UpstreamRequest,
 )
@@ -116,7 +116,7 @@ class RemoteTransport:
             + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
         )
 
-    def send(self, message: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, param_headers: bytes) -> None:
         """Post one message."""
         if self._closed:
             return
@@ -126,7 +126,7 @@ class RemoteTransport:
                 self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
         post = _PostListener(self, self._owner, request_id, initialize=message.method == "initialize")
-        head = self._post_head + self._build_headers(message) + parameters
+        head = self._post_head + self._build_headers(message) + param_headers
         data = head + b"content-length: %d\r\n\r\n" % len(message.data) + message.data
         if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
             self._owner.on_server_lost(_UNREAD)
@@ -136,7 +136,7 @@ class RemoteTransport:
         if stream and request_id is not None and not self._server.pool.allows_stream(self._owner.client):
             self._call_soon(self._owner.on_request_failed, request_id, _TOO_MANY_STREAMS)
             return
-        outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
+        outgoing = GeneralRequest(data, post, self._owner.client, stream=stream)
         if message.method and not stream:
             self._start(outgoing)
         else:
@@ -312,7 +312,7 @@ class RemoteTransport:
             self._call_later(self._defer_seconds, self._on_ping_timeout, ping)
         return True
 
-    def _on_ping_timeout(self, ping: QueuedRequest) -> None:
+    def _on_ping_timeout(self, ping: GeneralRequest) -> None:
         if not ping.cancelled and self._unknown_session_posts:
             ping.cancel()
             self.on_session_checked(known=True)

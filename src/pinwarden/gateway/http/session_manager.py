@@ -49,7 +49,7 @@ class AnyConversation(Protocol):
     stream_keeps_session_open: bool
     """Whether an open notification stream counts as use."""
 
-    def request(self, message: ParsedMessage, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, message: ParsedMessage, sink: ResponseSink, param_headers: bytes = b"") -> RequestId | None:
         """Send a request; ``sink`` gets the response. Returns an id for `cancel`."""
 
     def notify(self, message: ParsedMessage) -> None:

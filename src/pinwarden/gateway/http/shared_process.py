@@ -300,9 +300,9 @@ class SharedTransport:
         """Whether the process was ended, or not started, because too many run."""
         return self.process.child.evicted
 
-    def send(self, message: ParsedMessage, parameters: bytes) -> None:
+    def send(self, message: ParsedMessage, param_headers: bytes) -> None:
         """Send a request or a cancellation. Other messages do not exist in the stateless era."""
-        del parameters
+        del param_headers
         if message.is_request:
             if message.id is not None:
                 self._send_request(message.id, message.method, message.meta, message.data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
@@ -488,8 +488,11 @@ NULL_LISTENER = NullListener()
 """Ignores a response."""
 
 
-class UpstreamRequest(Protocol):
-    """A request to a remote server, which can be cancelled."""
+class UpstreamRequest:
+    """A request to a remote server, which can be cancelled: a `ToolCall`, or a `GeneralRequest`."""
+
+    if not TYPE_CHECKING:  # type checkers would not let `cancel` assign the slots of the subclasses
+        __slots__ = ()
 
     data: bytes
     listener: ResponseListener
@@ -503,23 +506,7 @@ class UpstreamRequest(Protocol):
     @property
     def client(self) -> str:
         """The name of the client."""
-
-    def cancel(self) -> None:
-        """Cancel the request by closing its connection."""
-
-
-class QueuedRequest:
-    """A request that is not a `ToolCall`."""
-
-    __slots__ = ("cancelled", "client", "data", "listener", "stream", "upstream")
-
-    def __init__(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> None:
-        self.data = data
-        self.listener = listener
-        self.client = client
-        self.stream = stream
-        self.upstream: Abortable | None = None
-        self.cancelled = False
+        raise NotImplementedError
 
     def cancel(self) -> None:
         """Cancel the request by closing its connection."""
@@ -527,3 +514,22 @@ class QueuedRequest:
         self.data = b""  # it may stay in the queue while all connections are in use
         if self.upstream is not None:
             self.upstream.abort()
+
+
+class GeneralRequest(UpstreamRequest):
+    """A request of the general path: with any HTTP method, and with a listener of its own for the response."""
+
+    __slots__ = ("_client", "cancelled", "data", "listener", "stream", "upstream")
+
+    def __init__(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> None:
+        self.data = data
+        self.listener = listener
+        self._client = client
+        self.stream = stream
+        self.upstream = None
+        self.cancelled = False
+
+    @property
+    def client(self) -> str:
+        """The name of the client; empty for a request of the gateway."""
+        return self._client

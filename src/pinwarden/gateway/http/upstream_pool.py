@@ -14,7 +14,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.upstream_connection import (
     CachedHead,
-    QueuedRequest,
+    GeneralRequest,
     ResponseListener,
     UpstreamConnection,
     UpstreamRequest,
@@ -54,9 +54,11 @@ class UpstreamPool:
         """Parsed response heads by their exact bytes. Servers send the same heads again, and parsing a head takes
         longer than all other work on a response."""
 
-    def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
+    def send(
+        self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False
+    ) -> GeneralRequest:
         """Send a request, in the same way as `start`. Returns the request, so that it can be cancelled."""
-        outgoing = QueuedRequest(data, listener, client, stream=stream)
+        outgoing = GeneralRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 

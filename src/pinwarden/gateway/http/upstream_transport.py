@@ -42,8 +42,8 @@ class UpstreamTransport(Protocol):
     def evicted(self) -> bool:
         """Whether the gateway ended the process, or did not start it, because of the limit of processes."""
 
-    def send(self, message: ParsedMessage, parameters: bytes) -> None:
-        """Send a message; ``parameters`` are header lines to send with it over HTTP."""
+    def send(self, message: ParsedMessage, param_headers: bytes) -> None:
+        """Send a message. ``param_headers`` are the ``mcp-param-`` header lines to send with it over HTTP."""
 
     def send_call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a tool call that the fast path admitted."""
