@@ -64,7 +64,13 @@ ATTACKS = {
     "the manifest in a second folder": MANIFEST + member(b"other/package.json", EVIL) + END,
     "the manifest in other capitals": MANIFEST + member(b"package/Package.json", EVIL) + END,
     "the manifest in other capitals alone": member(b"package/PACKAGE.JSON", GOOD) + END,
-    "a step in the middle of the path": MANIFEST + member(b"package/./package.json", EVIL) + END,
+    "other bytes again with the step": MANIFEST + member(b"package/./package.json", EVIL) + END,
+    "other bytes again without the step": member(b"package/./package.json", GOOD) + SECOND + END,
+    "a program again without the step": member(b"package/./x", b"1")
+    + member(b"package/x", b"1", mode=b"0000755")
+    + END,
+    "a file three times": member(b"package/./package.json", GOOD) + 2 * MANIFEST + END,
+    "a file again with the step": MANIFEST + member(b"package/./package.json", GOOD) + END,
     "a step back": MANIFEST + member(b"package/x/../package.json", EVIL) + END,
     "two slashes": MANIFEST + member(b"package//package.json", EVIL) + END,
     "a backslash": MANIFEST + member(b"package\\package.json", EVIL) + END,
@@ -179,6 +185,9 @@ HONEST = {
     "a folder of another name": member(b"tool/package.json", GOOD),
     "zeros up to the size of a tape's record": MANIFEST + bytes(9216),
     "a step that stays in the folder, as agent-base 7.1.4 has": member(b"package/././lib/./x.js", b"1") + MANIFEST,
+    "a file again without the step, as agent-base 7.1.4 has": member(b"package/./x.js", b"1")
+    + member(b"package/x.js", b"1")
+    + MANIFEST,
     "a step that stays, in the prefix": member(b"x.js", b"1", prefix=b"package/.") + MANIFEST,
 }
 

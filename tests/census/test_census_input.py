@@ -58,6 +58,7 @@ def test_a_server_with_unusable_texts_stops_no_other_one(kind: str, cluster: Clu
         (("run", "ftp://registry.example"), "USAGE"),
         (("run", "mcp.json", "--per-second", "nan"), "USAGE"),
         (("run", "mcp.json", "--jobs", "0"), "USAGE"),
+        (("run", "mcp.json", "--contact", "a@b.example\r\nX-Evil: 1"), "USAGE"),
         (("run", "mcp.json", "--memory", "-1"), "USAGE"),
         (("run", "empty.json"), "TARGET_INVALID"),
         (("run", "http://10.0.0.1"), "ADDRESS_REFUSED"),
@@ -91,6 +92,18 @@ def test_a_worker_logs_each_server_as_json_and_counts_them_for_prometheus(tmp_pa
     assert samples["pinwarden_census_results_total", "observed"] == 1
     assert samples["pinwarden_census_failures_total", "PROBE_FAILED", "ended"] == 1
     assert samples["pinwarden_census_jobs",] == 0
+
+
+def test_attack_a_text_that_was_changed_in_the_database_is_not_compared_with(tmp_path: Path) -> None:
+    import sqlite3
+
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "python3", "args": ["server.py"]}}}))
+    words = ("run", "mcp.json", "--allow-execute", "--no-sandbox", "--refresh")
+    assert run(tmp_path, *words)[1]["states"] == {"observed": 1}
+    with sqlite3.connect(tmp_path / "census.sqlite") as connection:
+        connection.execute("UPDATE census_texts SET body = replace(body, 'secret', 'sacred') WHERE kind = 'tool'")
+    assert run(tmp_path, *words)[1]["failures"] == [{"code": "DATABASE_CORRUPT", "reason": "", "servers": 1}]
 
 
 def test_a_damaged_memory_of_a_server_is_an_error_and_no_result(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_two_thousand_servers_at_one_two_and_four_workers(
     spent = [count(database, f"SELECT SUM(milliseconds) FROM census_results WHERE run = {run}") for run in (1, 2)]
     lines += [
         f"storage: {size / SERVERS:.0f} bytes per server, {(grown - size) / SERVERS:.0f} per unchanged observation",
+        f"second run: {again.seconds / measured[-1].seconds:.3f} of the time of the first, with the start of 4 workers",
         f"second run: {again.cpu_seconds / measured[-1].cpu_seconds:.3f} of the CPU time of the first",
         f"second run: {spent[1] / spent[0]:.4f} of the time of the examinations of the first",
     ]

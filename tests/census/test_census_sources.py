@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from pinwarden.census import sources
 from pinwarden.census.sources import FleetServer, SourceAccess, list_source
+from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.state import GatewayState
 from pinwarden.gateway.store.devices import DeviceServer
 from tests.cli.run import pinwarden
+from tests.servers.plain_http import Asked, Said, plain_server
 
 NPX = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
 LOCAL = {"command": "python3", "args": ["server.py"]}
@@ -44,6 +48,19 @@ def test_a_file_of_a_list_that_is_missing_hides_no_server(tmp_path: Path) -> Non
     assert [server.name for server in listing.servers] == ["notes"]
     assert listing.is_complete is False  # what a missing file had is not removed from the census
     assert [name for name, _ in listing.unusable] == ["'gone/.mcp.json'", "'all.txt'", "'a\\x00b'"]
+
+
+def test_attack_a_registry_that_lists_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(asked: Asked) -> Said:
+        start = int(parse_qs(urlsplit(asked.path).query).get("cursor", ["0"])[0])
+        entries = [{"server": {"name": f"io.evil/{number}"}, "_meta": {}} for number in range(start, start + 100)]
+        return Said(body=json.dumps({"servers": entries, "metadata": {"nextCursor": str(start + 100)}}).encode())
+
+    monkeypatch.setattr(sources, "_MAX_SERVERS", 1000)
+    access = SourceAccess(allow_private=True, allow_plain_http=True)
+    with plain_server(answer) as server, pytest.raises(PinwardenError, match="more than 1000 servers"):
+        list_source(server.url.rstrip("/"), access, "", "2026-01-01T00:00:00Z")
+    assert len(server.paths) == 11
 
 
 def report_servers(folder: Path, machine: str, **servers: str) -> None:

@@ -40,6 +40,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.version import __version__
 from pinwarden.project.fetch_context import FetchContext, PackageSources
 from pinwarden.project.project import Project, locate_store
+from pinwarden.surface.surface import Surface
 from pinwarden.system.clock import wall_clock
 from pinwarden.system.database import Database, Transaction, load_schema, open_database
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
@@ -169,7 +170,7 @@ class _Worker:
     ) -> None:
         self._database = database
         self._open_cache = open_cache
-        self._caches: dict[int, RunCache] = {}
+        self._runs: dict[int, ExaminationOptions] = {}
         self._context = context
         self._options = options
         self._on_result = on_result
@@ -205,17 +206,29 @@ class _Worker:
                     code="SERVER_NOT_FOUND",
                     message="its source no longer has it",
                 )
-            server, memory = known
-            before = store.read_surface(transaction, memory.surface)
-            run = store.find_run(transaction, job.run)
-        options = replace(self._options, refresh=run.refresh or self._options.refresh, cache=self._find_cache(run))
-        return examine_server(server, memory, before, self._context, options, wall_clock())
+        server, memory = known
+        return examine_server(
+            server,
+            memory,
+            partial(self._read_surface, memory.surface),
+            self._context,
+            self._read_options(job.run),
+            wall_clock(),
+        )
 
-    def _find_cache(self, run: CensusRun) -> RunCache:
+    def _read_surface(self, digest: str) -> Surface | None:
+        with self._database.transaction() as transaction:
+            return store.read_surface(transaction, digest)
+
+    def _read_options(self, number: int) -> ExaminationOptions:
+        """Return the options for the servers of a run, and open what this machine requested in it."""
         with self._lock:
-            if run.run not in self._caches:
-                self._caches[run.run] = self._open_cache(run)
-            return self._caches[run.run]
+            if number not in self._runs:
+                with self._database.transaction() as transaction:
+                    run = store.find_run(transaction, number)
+                refresh = run.refresh or self._options.refresh
+                self._runs[number] = replace(self._options, refresh=refresh, cache=self._open_cache(run))
+            return self._runs[number]
 
 
 def _write(job: Job, observation: ServerObservation, transaction: Transaction) -> None:

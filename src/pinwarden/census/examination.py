@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pinwarden.artifacts.resolvers import list_reasons
@@ -80,12 +80,14 @@ class ExaminationOptions(Record):
 def examine_server(  # noqa: PLR0913, PLR0917 - what is examined, what is known, and how
     server: CensusServer,
     memory: ServerMemory,
-    before: Surface | None,
+    read_before: Callable[[], Surface | None],
     context: FetchContext,
     options: ExaminationOptions,
     now: str,
 ) -> ServerObservation:
     """Examine one server. A failure becomes an observation with its code and reason.
+
+    ``read_before`` returns its last surface, which is read only if there is one to compare it with.
 
     1. Build the lock entry from its configuration, and resolve a floating release.
     2. Skip the server if its configuration, its files and the responses of its registry are the same as last time.
@@ -96,7 +98,7 @@ def examine_server(  # noqa: PLR0913, PLR0917 - what is examined, what is known,
     started = time.monotonic()
     examination = _Examination(server, memory, context, options, now)
     try:
-        observation = examination.run(before)
+        observation = examination.run(read_before)
     except PinwardenError as err:
         observation = examination.build_failure(err)
     return replace(observation, milliseconds=round((time.monotonic() - started) * 1000))
@@ -123,13 +125,13 @@ class _Examination:
         self._fingerprint = ""
         self._findings: list[tuple[str, Row]] = []
 
-    def run(self, before: Surface | None) -> ServerObservation:
+    def run(self, read_before: Callable[[], Surface | None]) -> ServerObservation:
         """Do the steps of `examine_server`."""
         self._fingerprint = compute_fingerprint(self._server)
         if self._is_recent() or self._is_same_package():
             return self._build_unchanged()
         if "bundle" in self._server.spec:
-            return self._examine_bundle(before)
+            return self._examine_bundle(read_before())
         entry = self._build_entry()
         self._note(version=entry.version)
         with tempfile.TemporaryDirectory(prefix="pinwarden-census-", ignore_cleanup_errors=True) as folder:
@@ -141,7 +143,7 @@ class _Examination:
                 if self._has_same_bytes(entry):
                     return replace(self._build_unchanged(), memory=self._build_memory(entry))
             surface = self._probe(project, entry)
-        return self._judge(before, surface, entry)
+        return self._judge(read_before(), surface, entry)
 
     def _examine_bundle(self, before: Surface | None) -> ServerObservation:
         """Accept a bundle as ``pinwarden install`` does, and judge the surface of its server."""

@@ -6,7 +6,9 @@ source is read once, and any worker can do the job. A registry of bundles serves
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +22,7 @@ from pinwarden.clients.table import CLIENTS, GENERIC_CLIENT
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.core.text import parse_timestamp
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, build_entry_key, with_integrity
 from pinwarden.lock.extension import read_extension, with_extension
@@ -33,6 +36,9 @@ from pinwarden.system.target import StdioTarget, Target
 
 _LISTING_SECONDS = 3600.0  # for all pages of a registry; 200 pages of 100 servers take some minutes
 _MAX_NAME = 200
+_MAX_SERVERS = 100_000  # of a registry; the official one has a tenth
+_MAX_LISTING = 512 * 1024 * 1024  # bytes of all entries, which are in memory until they are stored
+_OVERLAP = timedelta(hours=1)  # of two listings, because the clocks of a registry and of this machine differ
 FLEET = "fleet"
 """The source that has what the machines of a fleet report."""
 _LIST_SUFFIX = ".txt"
@@ -223,7 +229,9 @@ def _list_registry(address: str, access: SourceAccess, updated_since: str, now: 
         pace=access.pace,
         user_agent=access.user_agent,
     )
-    return _sort_entries(address, registries.list_servers(source, updated_since), updated_since, now)
+    since = parse_timestamp(updated_since)
+    start = "" if since is None else (since - _OVERLAP).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _sort_entries(address, registries.list_servers(source, start), start, now)
 
 
 def _build_entry_spec(declared: ServerEntry, now: str) -> dict[str, Any]:
@@ -236,7 +244,13 @@ def _sort_entries(address: str, rows: Iterable[RegistryEntry], updated_since: st
     servers: dict[str, CensusServer] = {}
     removed: list[str] = []
     unusable: list[tuple[str, str]] = []
-    for row in rows:
+    size = 0
+    for number, row in enumerate(rows):
+        size += len(json.dumps(row))
+        if number >= _MAX_SERVERS or size > _MAX_LISTING:
+            raise PinwardenError(
+                "REGISTRY_UNAVAILABLE", f"the registry lists more than {number} servers, or longer ones"
+            )
         name = ascii(str(row["server"].get("name", ""))[:_MAX_NAME])
         try:
             declared = parse_server_entry(row, source="census")

@@ -222,17 +222,19 @@ def write_surface(transaction: Transaction, surface: Surface, run: int) -> str:
 
 
 def read_surface(transaction: Transaction, digest: str) -> Surface | None:
-    """Return a stored surface; None if there is none of this digest."""
+    """Return a stored surface; None if there is none of this digest. Raises DATABASE_CORRUPT if a text was changed."""
     rows = transaction.rows(
-        "SELECT t.kind, t.body FROM census_items i JOIN census_texts t ON t.digest = i.text WHERE i.surface = ? "
-        "ORDER BY i.position",
+        "SELECT t.digest, t.kind, t.body FROM census_items i JOIN census_texts t ON t.digest = i.text "
+        "WHERE i.surface = ? ORDER BY i.position",
         (digest,),
     )
     if not digest or not rows:
         return None
     server: Mapping[str, Any] | None = None
     items: dict[str, list[Item]] = {}
-    for kind, body in rows:
+    for text, kind, body in rows:
+        if _compute_text_digest(kind, body) != text:
+            raise PinwardenError("DATABASE_CORRUPT", "the census has a text that does not match its digest")
         value = parse_json(body.encode())
         if kind == _LISTS:
             items.update({member: [] for member in value})
@@ -255,7 +257,11 @@ class _Text(Record):
 
     @property
     def digest(self) -> str:
-        return str(Digest.of_bytes(f"{self.kind}\n{self.body}".encode()))
+        return _compute_text_digest(self.kind, self.body)
+
+
+def _compute_text_digest(kind: str, body: str) -> str:
+    return str(Digest.of_bytes(f"{kind}\n{body}".encode()))
 
 
 _LISTS = "lists"

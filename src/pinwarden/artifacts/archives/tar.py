@@ -27,6 +27,7 @@ _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = ord("x"), ord("g"), ord("L"), ord("K
 _IGNORED_KEYS = frozenset(b"mtime atime ctime uid gid uname gname comment linkpath".split())
 _VENDOR_PREFIXES = (b"SCHILY.", b"LIBARCHIVE.", b"NODETAR.", b"APPLE.", b"RHT.", b"MSWINDOWS.")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|(?:^|/)\.{0,2}(?:/|$)|^[A-Za-z]:")
+_MAX_REPEATED = 16 * 1024 * 1024
 _SAME_FOLDER = re.compile(r"/(?:\./)+")
 _DECODE_ERRORS = (zlib.error, EOFError, ValueError, OverflowError)
 _MANY_ZEROS = 256  # a header with more zero bytes has a byte sum below 65,520, the modulus of Adler-32 minus one
@@ -69,6 +70,7 @@ def read_gzipped_tar(stream: IO[bytes], limits: ArchiveLimits) -> Iterator[TarMe
 def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandling) -> Iterator[TarMember]:
     extended = _ExtendedHeaders()
     seen: set[str] = set()
+    repeatable: dict[str, tuple[bool, bytes]] = {}
     count = total = 0
     while any(header := bytes(source.read(BLOCK))):
         size, kind = _parse_size(header), header[_KIND]
@@ -86,13 +88,22 @@ def _read_members(source: _BlockSource, limits: ArchiveLimits, links: LinkHandli
             total += size
             if total > limits.total_bytes:
                 _refuse(f"unpacks to more than {limits.total_bytes} bytes")
-            if links == "skip":  # packages of some publishers have names such as package/./index.js
-                path = _SAME_FOLDER.sub("/", path)
-            if _check_path(path, limits) in seen:
-                _refuse(f"has {path[:120]!a} twice")
-            seen.add(path)
+            plain = _SAME_FOLDER.sub("/", path) if links == "skip" else path
             content = _MemberContent(source, size)
-            yield TarMember(path, size, bool(_parse_octal(header[_MODE]) & 0o111), content.read)
+            executable = bool(_parse_octal(header[_MODE]) & 0o111)
+            if _check_path(plain, limits) in seen:
+                if plain not in repeatable or (executable, bytes(content.read())) != repeatable.pop(plain):
+                    _refuse(f"has {path[:120]!a} twice")
+                content.skip_rest()
+                continue
+            seen.add(plain)
+            if plain != path and size <= _MAX_REPEATED:
+                # npm packs the file that package.json names as ./index.js under this name and, next, without the step.
+                data = bytes(content.read())
+                repeatable = {plain: (executable, data)}
+                yield TarMember(plain, size, executable, memoryview(data).tobytes)
+            else:
+                yield TarMember(plain, size, executable, content.read)
             content.skip_rest()
         elif size or kind not in _FOLDER | _LINK or (kind in _LINK and links == "refuse"):
             _refuse(f"has a member that is neither a file nor a folder: {path[:120]!a}")

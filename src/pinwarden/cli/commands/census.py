@@ -26,6 +26,7 @@ _MEMORY_MEGABYTES = 2048
 _MIN_MEGABYTES, _MAX_MEGABYTES = 64, 1_048_576
 _TIMEOUT_SECONDS = 60.0
 _MAX_PER_SECOND = 10_000
+_MAX_CONTACT = 200
 
 
 def _add_database_argument(parser: ArgumentParser) -> None:
@@ -222,6 +223,8 @@ def _read_access(args: Namespace) -> CensusAccess:
 
     if not 0 < args.per_second <= _MAX_PER_SECOND:
         raise PinwardenError("USAGE", f"--per-second must be a number above 0, and at most {_MAX_PER_SECOND}")
+    if not (args.contact.isascii() and args.contact.isprintable() and len(args.contact) <= _MAX_CONTACT):
+        raise PinwardenError("USAGE", f"--contact must be at most {_MAX_CONTACT} printable ASCII characters")
     return CensusAccess(
         allow_private=args.allow_private,
         allow_plain_http=args.allow_plain_http,
