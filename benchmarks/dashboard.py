@@ -48,6 +48,7 @@ def report() -> str:
             _compare("review", small, large, f"reviews/{large.review}/", review),
         ]
         for company in (small, large):
+            company.sources.activity.close()
             company.state.close()
     return "\n\n".join(tables)
 

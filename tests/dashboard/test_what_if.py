@@ -76,11 +76,13 @@ def test_a_policy_that_would_not_load_is_refused(recorded: ReviewWorld, tmp_path
 def test_the_page_and_the_api_say_the_same_also_to_a_viewer(recorded: ReviewWorld, client: Client) -> None:
     assert "Try another policy" in client.page("policy/").text
     assert "Nothing is stored" in client.page("policy/what-if/").text
+    assert "></textarea>" in client.page("policy/what-if/").html
     page = client.submit("policy/what-if/", {"policy": AUDITED + LIMITED, "days": "7"})
     assert page.status == 200
     assert "1 verdict would change; 0 of 5 recorded calls would be refused that are allowed now" in page.text
     assert "tool search" in page.text
     assert "3 of 5 refused" in page.text
+    assert "daily = 2\n</textarea>" in page.html
     assert "policy.gateway.rules[0]" in page.text
     wrong = client.submit("policy/what-if/", {"policy": "<script>", "days": "7"})
     assert (

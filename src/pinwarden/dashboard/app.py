@@ -103,6 +103,7 @@ class DashboardApp:
     def close(self) -> None:
         """End the streams of open pages, so that the server can stop."""
         self._live.close()
+        self._sources.activity.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

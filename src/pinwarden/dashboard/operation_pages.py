@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report
-from pinwarden.dashboard.overview import read_part
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, read_part
 from pinwarden.gateway.policy_what_if import DEFAULT_DAYS, MAX_DAYS, describe_outcome, parse_proposed, report_what_if
 from pinwarden.html.pages import PageContent
 from pinwarden.lock.gateway_policy import KEYS, GatewayPolicy, describe_setting
@@ -65,7 +64,7 @@ def build_what_if_page(sources: Sources, request: DashboardRequest) -> PageConte
     text = request.get("policy")
     report = read_part(lambda: try_policy(sources, text, request.get("days"))) if request.form else None
     values: Values = {
-        "policy": text,
+        "text": text,
         "days": request.get("days") or str(DEFAULT_DAYS),
         "report": report,
         "describe": describe_outcome,

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
 from pinwarden.dashboard.review_pages import count_levels, group_by_server
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items, read_part
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
 from pinwarden.html.pages import PageContent
 from pinwarden.project.status import ServerStatus
@@ -16,22 +11,8 @@ from pinwarden.project.status_report import report_status
 
 _MAX_WAITING = 10
 _MAX_DECISIONS = 5
+_CHART_WIDTH, _CHART_HEIGHT = 560, 80
 _STATES = ("pinned", "approved", "verified", "enforced")
-
-
-class Part(Record):
-    """A part of a page with its own source: a value, or the reason why it is unknown. A failed source fails alone."""
-
-    value: Any = None
-    problem: PinwardenError | None = None
-
-
-def read_part(read: Callable[[], Any]) -> Part:
-    """Return what a source says, or why it cannot be read."""
-    try:
-        return Part(value=read())
-    except PinwardenError as err:
-        return Part(problem=err)
 
 
 def build_overview_page(sources: Sources, _: DashboardRequest) -> PageContent:
@@ -40,6 +21,7 @@ def build_overview_page(sources: Sources, _: DashboardRequest) -> PageContent:
     values: Values = {
         "pending": pending if pending.problem else read_part(lambda: _summarize_pending(sources, pending.value)),
         "servers": read_part(lambda: _summarize_servers(sources, pending.value or [])),
+        "activity": read_part(lambda: _summarize_activity(sources)),
         "decisions": read_part(lambda: _list_decisions(sources)),
     }
     return PageContent(template="overview.html", values=values)
@@ -56,6 +38,41 @@ def _summarize_pending(sources: Sources, reviews: list[Review]) -> Values:
         "groups": group_by_server(waiting[:_MAX_WAITING]),
         "more": max(0, len(waiting) - _MAX_WAITING),
     }
+
+
+def _summarize_activity(sources: Sources) -> Values | None:
+    """Return charts and numbers of the last days; None while they are counted."""
+    counts = sources.activity.read(sources.state)
+    if counts is None:
+        return None
+    parts = counts.buckets
+    return {
+        "charts": [
+            _build_chart("Refused calls", "critical", [(part.start, part.refused) for part in parts]),
+            _build_chart("Changes put up for review", "review", [(part.start, part.changes) for part in parts]),
+        ],
+        "days": counts.list_days(),
+        "is_complete": counts.is_complete,
+    }
+
+
+def _build_chart(title: str, level: str, values: list[tuple[str, int]]) -> Values:
+    """Return the bars of a chart. A value that is not 0 is never an invisible bar."""
+    highest = max((value for _, value in values), default=0)
+    width = _CHART_WIDTH // max(1, len(values))
+    bars = [
+        {
+            "x": index * width,
+            "width": width - 2,
+            "height": (height := max(2, _CHART_HEIGHT * value // highest) if value else 0),
+            "y": _CHART_HEIGHT - height,
+            "start": start,
+            "value": value,
+        }
+        for index, (start, value) in enumerate(values)
+    ]
+    size = {"width": _CHART_WIDTH, "height": _CHART_HEIGHT}
+    return {"title": title, "level": level, "bars": bars, "total": sum(value for _, value in values), **size}
 
 
 def _summarize_servers(sources: Sources, pending: list[Review]) -> Values:

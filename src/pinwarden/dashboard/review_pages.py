@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.dashboard.activity import Use
 from pinwarden.dashboard.shown_change import ChangeView, encode_rendered, show_change, show_changes
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, identify_server
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, identify_server, read_part
+from pinwarden.gateway.baselines import Baseline
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
 from pinwarden.html.pages import PageContent
 
@@ -91,6 +93,7 @@ def build_review_page(
     change = show_change(sources, review)
     pending = sources.state.reviews.select((PENDING,))
     others = sorted((other for other in pending if other.name != name), key=_sort_pending)
+    history = sources.state.reviews.select_item(review.server, review.entity, review.item)
     values: Values = {
         "change": change,
         "review": review,
@@ -99,8 +102,10 @@ def build_review_page(
         "sides": request.query.get("show") == "sides",
         "newer": _find_newer(review, pending),
         "next": next(iter(others), None),
-        "history": sources.state.reviews.select_item(review.server, review.entity, review.item),
+        "history": history,
+        "places": {earlier.name: _describe_place(earlier) for earlier in history},
         "sightings": sources.state.observed_definitions.select_item(review.server, review.entity, review.item),
+        "uses": read_part(lambda: _list_uses(sources, review)),
         "server_id": identify_server(review.server),
         "why": request.get("why"),
         "problem": problem,
@@ -126,6 +131,21 @@ def build_selected_page(
         "problem": problem,
     }
     return PageContent(template="selected.html", values=values)
+
+
+def _describe_place(review: Review) -> str:
+    """Return where the server of a review is approved: two projects may each have a server of the same name."""
+    try:
+        return Baseline.parse(review.baseline).describe()
+    except PinwardenError:
+        return review.baseline
+
+
+def _list_uses(sources: Sources, review: Review) -> list[Use] | None:
+    """Return who used the item in the last days; None while the log is counted."""
+    if sources.activity.read(sources.state) is None:
+        return None
+    return sources.activity.list_uses(review.server, review.entity, review.item)
 
 
 def _find_obstacle(change: ChangeView, request: DashboardRequest) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.dashboard.activity import Activity
 from pinwarden.dashboard.log_check import LogCheck
 from pinwarden.gateway.baselines import Baseline
 from pinwarden.system import clock
@@ -33,6 +35,8 @@ class Sources(Record):
     now: Callable[[], str] = clock.now
     log_check: LogCheck = field(default_factory=LogCheck)
     """The last verification of the audit log."""
+    activity: Activity = field(default_factory=Activity)
+    """What happened in the last days."""
     census: Census | None = None
     """The census that pages show; None if this user has none."""
 
@@ -50,6 +54,21 @@ class DashboardRequest(Record):
     def get(self, name: str) -> str:
         """Return one value of the form; empty without one."""
         return next(iter(self.form.get(name, ())), "")
+
+
+class Part(Record):
+    """A part of a page with its own source: a value, or the reason why it is unknown. A failed source fails alone."""
+
+    value: Any = None
+    problem: PinwardenError | None = None
+
+
+def read_part(read: Callable[[], Any]) -> Part:
+    """Return what a source says, or why it cannot be read."""
+    try:
+        return Part(value=read())
+    except PinwardenError as err:
+        return Part(problem=err)
 
 
 class Redirect(Record):
