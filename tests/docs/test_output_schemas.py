@@ -584,6 +584,7 @@ ELSEWHERE = {
     "fleet sync": "tests/gateway/test_fleet.py",
     "install": "tests/install/test_commands.py",
     "identity check": "tests/identity/test_commands.py",
+    "policy what-if": "tests/dashboard/test_what_if.py",
     "remote connect": "tests/gateway/test_remote_grants.py",
     "remote forget": "tests/gateway/test_remote_grants.py",
     "identity login": "tests/identity/test_commands.py",
