@@ -90,6 +90,14 @@ def test_an_unchanged_server_matches_its_contract_and_locking_again_changes_no_b
     assert (project / "mcp-fusion.lock").read_bytes() == before
 
 
+def test_the_first_lock_names_the_command_that_sets_up_the_check(project: Path, run: Run) -> None:
+    (project / "run.py").write_text("from server import server\n\nserver.run()\n")
+    started = run("contract", "lock", "--lock", "other.lock", "--command", "--", sys.executable, "run.py")
+    assert f"pinwarden contract init --command '{sys.executable} run.py'" in started.out
+    imported = run("contract", "lock", "--lock", "third.lock", "--server", "server.py")
+    assert "pinwarden contract init --server server.py" in imported.out
+
+
 def test_a_changed_description_fails_the_check_with_both_texts_and_leaves_the_lock(project: Path, run: Run) -> None:
     before = (project / "mcp-fusion.lock").read_bytes()
     server = project / "server.py"

@@ -151,6 +151,24 @@ def test_attack_followers_refuse_a_recovery_that_skips_its_waiting_period(world:
     assert code_of(lambda: follow_log(world.files, None, FollowOptions())) == "LOG_EVENT_INVALID"
 
 
+@pytest.mark.parametrize("due", ["2020-01-01T00:00:00Z", None, "soon"])
+def test_attack_followers_refuse_a_recovery_without_a_waiting_period(world: World, due: str | None) -> None:
+    """A dishonest operator announces a recovery that is due at once."""
+    world.publish(bundle())
+    entry = OperatorAction(
+        log_id=world.registry.identity.log_id,
+        seq=0,
+        action="recovery-start",
+        name="acme",
+        details={"new_key_id": HEIR.public_key.did, "due_at_utc": due if due is not None else world.clock()},
+        reason="hurry",
+        issued_at_utc=world.clock(),
+    )
+    with open_append_transaction(world.registry) as transaction:
+        append_action(transaction, world.registry, entry)
+    assert code_of(lambda: follow_log(world.files, None, FollowOptions())) == "LOG_EVENT_INVALID"
+
+
 def test_attack_an_action_signed_by_another_key_is_refused(world: World) -> None:
     world.publish(bundle())
     entry = OperatorAction(

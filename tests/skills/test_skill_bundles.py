@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,11 @@ from tests.skills.folder import PDF, SkillProject
 from tests.support.registries import needs_registry
 
 CLAUDE, SHARED = ".claude/skills/pdf", ".agents/skills/pdf"
+
+
+def run_git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)
 
 
 class Publisher:
@@ -121,6 +127,14 @@ def test_a_skill_is_published_installed_into_two_clients_and_every_change_is_sho
     assert "[-`scripts/fill.py`-]{+`scripts/form.py`+}" in shown.replace("- `", "-`").replace("+ `", "+`")
     assert (project.root / CLAUDE / "SKILL.md").read_text() == PDF
     assert project.install("acme.pdf").code == 1
+    paths = (".claude/skills", ".agents/skills", "mcp-lock*")
+    for command in (["init", "-q"], ["add", "--", *paths], ["commit", "-qm", "one"]):
+        run_git(project.root, *command)
+    assert project.run("update", "acme.pdf", "--yes").code == 0
+    run_git(project.root, "checkout", "-q", "HEAD", "--", *paths)  # as the guide says, to undo it
+    run_git(project.root, "clean", "-fdq", *paths)
+    assert project.codes() == []
+    assert (project.root / CLAUDE / "SKILL.md").read_text() == PDF
     assert project.run("update", "acme.pdf", "--yes").code == 0
     assert (project.root / CLAUDE / "SKILL.md").read_text() == PDF.replace("fill.py", "form.py")
     assert sorted(path.name for path in (project.root / SHARED).iterdir()) == ["SKILL.md", "notes.md"]

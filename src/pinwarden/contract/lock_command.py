@@ -88,10 +88,7 @@ def lock(
         summary=f"{summary}; surface {observed.extension.surface.digest}",
         exit_code=EXIT_CLEAN,
         rows=rows,
-        notes=(
-            *(("commit the file; to check it in CI, run: pinwarden contract init",) if old is None else ()),
-            *note_unanalysed_tools(observed),
-        ),
+        notes=tuple(note_unanalysed_tools(observed)),
         facts={
             **digests_to_json(new),
             "path": str(path),

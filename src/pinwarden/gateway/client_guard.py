@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.session.output import SessionOutput
 
 _TICK_SECONDS = 1.0
+_MAX_REFUSALS = 20_000
 _INTRODUCTIONS = ("initialize", "server/discover")
 _CALLBACKS = {
     "_sampling_callback": "sampling/createMessage",
@@ -355,7 +356,10 @@ class _GuardedSession:
     def _apply(self, out: SessionOutput) -> None:
         for event in out.events:
             if event.reason:
+                self._refusals.pop((event.item_kind, event.item), None)
                 self._refusals[event.item_kind, event.item] = event
+                if len(self._refusals) > _MAX_REFUSALS:  # a server may invent names forever
+                    del self._refusals[next(iter(self._refusals))]
         for data in out.to_client:
             message = json.loads(data)
             exchange = self._exchanges.get(message.get("id")) if "method" not in message else None

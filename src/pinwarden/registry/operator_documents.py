@@ -7,6 +7,7 @@ that no honest operator writes, for example a recovery that was completed before
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from pinwarden.bundle.document import DocumentReader, add_signature, read_signatures
@@ -46,6 +47,7 @@ _PREDECESSORS = {
 }
 _MARK = b'"schema_version":"' + ACTION_SCHEMA.encode() + b'"'
 MAX_REASON = 500
+_SHORTEST_WAIT = timedelta(hours=23)  # a day, less the time between two readings of the clock
 ActionKey = tuple[str, str, str, str]
 
 
@@ -156,6 +158,10 @@ def check_sequence(before: OperatorAction | None, action: OperatorAction) -> Non
     needed = _PREDECESSORS.get(action.action)
     if needed is not None and (before is None or before.action != needed):
         raise PinwardenError("DOCUMENT_INVALID", f"{action.action} of {action.subject} does not follow a {needed}")
+    if action.action == RECOVERY_START:
+        due, announced = parse_timestamp(str(action.details.get("due_at_utc"))), parse_timestamp(action.issued_at_utc)
+        if due is None or announced is None or due - announced < _SHORTEST_WAIT:
+            raise PinwardenError("DOCUMENT_INVALID", f"the recovery of {action.name} has no waiting period of a day")
     if action.action == RECOVERY_COMPLETE and before is not None:
         due, completed = parse_timestamp(str(before.details.get("due_at_utc"))), parse_timestamp(action.issued_at_utc)
         if due is None or completed is None or completed < due:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.commands import command
 from pinwarden.cli.key_arguments import PUBLIC_KEY_HELP
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
-from pinwarden.cli.server_arguments import add_probe_arguments
+from pinwarden.cli.server_arguments import add_probe_arguments, mask_command
 from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
@@ -129,11 +129,26 @@ def contract_lock(args: Namespace) -> int:
     stored = load_lockfile(args.lock, dialect)
     observed = _observe(args)
     report = lock(observed, stored, now=now(), dialect=dialect, name=args.name)
+    if stored.lockfile is None:
+        note = f"commit the file; to check it in CI, run: {_format_init_command(args)}"
+        report = replace(report, notes=(note, *report.notes))
     if keys:
         sign(stored.path, keys)
         signed = f"signed by {', '.join(key.public_key.did for key in keys)}"
         report = replace(report, notes=(*report.notes, signed))
     return emit(report, args.format)
+
+
+def _format_init_command(args: Namespace) -> str:
+    """Return the command that checks this server in CI."""
+    import shlex
+
+    words = ["pinwarden", "contract", "init"]
+    if args.command:
+        words += ["--command", mask_command(args.command)]
+    elif args.server:
+        words += ["--server", args.server]
+    return shlex.join(words)
 
 
 def _configure_contract_check(parser: ArgumentParser) -> None:
