@@ -243,7 +243,7 @@ class ScriptedSession:
         self.wire = Wire()
         self.now = 0.0
         self.noted: list[int | str] = []
-        session = Session(guard("notes", APPROVED), name="talk", client=SessionClient(token_name="tester"))
+        session = Session(guard("notes", APPROVED), name="talk", client=SessionClient(name="tester", has_token=True))
         recording = LoopRecorder(self.kept, lambda _, request_id: self.noted.append(request_id))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)

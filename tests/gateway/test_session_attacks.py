@@ -172,7 +172,7 @@ def test_attack_a_client_cannot_get_the_result_of_another_clients_task() -> None
     harness = SessionHarness({"tools": [SEARCH], "deaf": ["tools/call"]})
     outcomes: dict[str, str] = {}
     for client in ("first", "second", "first"):
-        harness.session = Session(harness.guard, name=f"of-{client}", client=SessionClient(token_name=client))
+        harness.session = Session(harness.guard, name=f"of-{client}", client=SessionClient(name=client, has_token=True))
         harness.open()
         if not outcomes:
             harness.client_sends({"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": {**CALL, "task": {}}})

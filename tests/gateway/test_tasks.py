@@ -382,7 +382,7 @@ def test_attack_task_notifications_do_not_reach_another_client(brings: dict[str,
 
     harness = harness_with_task(NEW, finished(NEW), rules=policy(**LENIENT))
     harness.guard.tasks.remember({"taskId": "of-another"}, "search_notes", "first")
-    harness.session = Session(harness.guard, name="second", client=SessionClient(token_name="second"))
+    harness.session = Session(harness.guard, name="second", client=SessionClient(name="second", has_token=True))
     harness.open()
     wanted = {"taskIds": ["of-another"]}
     assert refusal_code(harness.request("subscriptions/listen", {"notifications": wanted})) == "task_unknown"

@@ -76,17 +76,17 @@ DEFAULT_SESSION_LIMITS = SessionLimits()
 class SessionClient(Record):
     """The facts about the client of a session that decisions and the audit log use."""
 
-    token_name: str = ""
-    """The client name of the token, which no client can choose; empty without a token."""
-    claimed_name: str = ""
-    """The name that the client sent about itself in ``clientInfo``, if it has no token."""
+    name: str = ""
+    """The name of the client in rules and in the audit log: the one in its token, or else in its ``clientInfo``."""
+    has_token: bool = False
+    """Whether the name is from a token. Without a token, the client chose the name."""
     teams: tuple[str, ...] = ()
     """The teams of the client, which its token names."""
 
     @property
-    def name(self) -> str:
-        """The name of the client in rules and in the audit log."""
-        return self.token_name or self.claimed_name
+    def owner(self) -> str:
+        """The name that identifies the client as the owner of tasks; empty without a token."""
+        return self.name if self.has_token else ""
 
 
 class ApprovedSource(Protocol):
@@ -304,7 +304,7 @@ class Guard:
     def check_unknown_task(self, task: str, client: SessionClient) -> Verdict:
         """Return the verdict about a task whose tool the gateway does not know."""
         policy = self.policy.get_item_policy(self.server, "", client.name)
-        return check_unknown_task(policy, of_other_client=self.tasks.belongs_to_other_client(task, client.token_name))
+        return check_unknown_task(policy, of_other_client=self.tasks.belongs_to_other_client(task, client.owner))
 
     def check_unknown_method(
         self, method: str, sender: str, client: SessionClient, *, block_reason: str = ""

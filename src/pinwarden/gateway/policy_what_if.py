@@ -165,7 +165,7 @@ class _Comparison:
         """Yield the items of a server that the policies treat differently for a client."""
         source, listing = self._open_source(server), _read_listing(self._state, server)
         teams = [token.teams for token in self._tokens if token.client == client_name]
-        client = SessionClient(token_name=client_name, teams=teams[0] if teams else ())
+        client = SessionClient(name=client_name, has_token=True, teams=teams[0] if teams else ())
         before, after = (_decide(Guard(server, source, policy), client, listing, calls) for policy in self._policies)
         for key in sorted(before):
             was, would = before[key], after[key]

@@ -229,32 +229,20 @@ class GatewayPolicy(Record):
     allowlist: tuple[AllowedDigest, ...] = ()
     digest: str = ""
     """Identifies the policy in the audit log."""
+    relist_seconds: int = DEFAULTS["relist-seconds"]
+    """How long a list is valid before the gateway requests it again."""
+    relist_calls: int = DEFAULTS["relist-calls"]
+    """For how many calls a list is valid; 0 for no limit."""
+    max_result_bytes: int = DEFAULTS["max-bytes"]
+    """The maximum size of a result, above which the gateway refuses it; 0 for no limit."""
+    hidden_characters: str = DEFAULTS["hidden-characters"]
+    """Whether the gateway relays, flags or strips control and invisible characters in results."""
     tightened_by: GatewayPolicy | None = None
     """A second policy whose stricter settings apply too (`tighten`)."""
 
     def get(self, key: str) -> Any:
         """Return the value of a key of the table, or its default."""
         return self.settings.get(key, DEFAULTS[key])
-
-    @property
-    def relist_seconds(self) -> int:
-        """How long a list is valid before the gateway requests it again."""
-        return int(self.get("relist-seconds"))
-
-    @property
-    def relist_calls(self) -> int:
-        """For how many calls a list is valid; 0 for no limit."""
-        return int(self.get("relist-calls"))
-
-    @property
-    def max_result_bytes(self) -> int:
-        """The maximum size of a result, above which the gateway refuses it; 0 for no limit."""
-        return int(self.get("max-bytes"))
-
-    @property
-    def hidden_characters(self) -> str:
-        """Whether the gateway relays, flags or strips control and invisible characters in results."""
-        return str(self.get("hidden-characters"))
 
     def get_item_policy(self, server: str, item: str, client: str) -> ItemPolicy:
         """Return the settings that apply to one item."""
@@ -353,8 +341,10 @@ def parse_gateway_policy(value: Any) -> GatewayPolicy:
         raise policy_error(table.path, "is empty")
     results = table.table(RESULTS, _list_names(RESULTS))
     settings = _parse_settings(table, ITEM, SERVER, TABLE)
+    settings |= {} if results is None else _parse_settings(results, RESULTS)
     return GatewayPolicy(
-        settings=settings if results is None else settings | _parse_settings(results, RESULTS),
+        settings=settings,
+        **_read_fields(settings),
         rules=tuple(map(_parse_rule, table.objects("rules", default=[]))),
         allowlist=tuple(map(_parse_allowed_digest, table.objects("allow", default=[]))),
         digest=str(Digest.of_bytes(canonicalize(table.value))),
@@ -377,9 +367,11 @@ def tighten(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
     Looser settings and allowed digests of ``other`` have no effect.
     """
     whole = {key.name: other.get(key.name) for key in KEYS if key.scope in (TABLE, RESULTS)}
+    settings = _merge_stricter(policy.settings, {**whole, **other.settings})
     return replace(
         policy,
-        settings=_merge_stricter(policy.settings, {**whole, **other.settings}),
+        settings=settings,
+        **_read_fields(settings),
         digest=str(Digest.of_bytes(canonicalize([policy.digest, other.digest]))),
         tightened_by=other,
     )
@@ -392,6 +384,17 @@ def _merge_stricter(settings: dict[str, Any], other: dict[str, Any]) -> dict[str
         if (choose := _BY_NAME[name].choose_stricter) is not None:
             stricter[name] = choose(settings.get(name, DEFAULTS[name]), value)
     return stricter
+
+
+def _read_fields(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `GatewayPolicy` for the keys that the gateway reads at every message."""
+    fields = {
+        "relist_seconds": "relist-seconds",
+        "relist_calls": "relist-calls",
+        "max_result_bytes": "max-bytes",
+        "hidden_characters": "hidden-characters",
+    }
+    return {field: settings.get(key, DEFAULTS[key]) for field, key in fields.items()}
 
 
 def _parse_settings(table: PolicyTable, *scopes: str) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class Upstream:
         self, manager: SessionManager, client: GatewayClient, *, stateless: bool = False
     ) -> Conversation:
         """Open a conversation, over a new transport or in the shared process."""
-        known = SessionClient(token_name=client.name, teams=client.teams)
+        known = SessionClient(name=client.name, has_token=bool(client.name), teams=client.teams)
         session = Session(self.guard, name=secrets.token_hex(8), client=known)
 
         def on_closed(reason: str) -> None:

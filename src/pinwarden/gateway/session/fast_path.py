@@ -128,7 +128,7 @@ class CallFastPath:
                     "_meta" in params
                     and (about := params["_meta"].get(CLIENT_META)) is not None
                     and about["name"] != self._client
-                    and not self._audit.client.token_name
+                    and not self._audit.client.has_token
                 ):
                     return None  # the policy may have other rules for the new name
             if text is not None:

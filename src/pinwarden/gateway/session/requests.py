@@ -258,7 +258,7 @@ class RequestDecider:
             return build_error_response(
                 message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId"
             )
-        if message["method"] == CANCEL_TASK and self._guard.tasks.find_tools(task, self._audit.client.token_name):
+        if message["method"] == CANCEL_TASK and self._guard.tasks.find_tools(task, self._audit.client.owner):
             return ForwardedRequest(message["id"], CANCEL_TASK)
         verdict = self.find_task_verdict(task, now, out)
         return None if verdict is None else self._apply_verdict(verdict, message, f"task/{task}", out)
@@ -268,7 +268,7 @@ class RequestDecider:
         checked_list = self._lists.require(TOOL, now, out)
         if checked_list is None:
             return None
-        tools = self._guard.tasks.find_tools(task, self._audit.client.token_name)
+        tools = self._guard.tasks.find_tools(task, self._audit.client.owner)
         verdicts = [self._find_verdict(checked_list, tool) for tool in sorted(tools)]
         if not verdicts:
             return self._guard.check_unknown_task(task, self._audit.client)

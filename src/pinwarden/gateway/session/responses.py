@@ -205,7 +205,7 @@ class ResponseDecider:
         return True
 
     def _is_known_task(self, task: str) -> bool:
-        tasks, owner = self._guard.tasks, self._audit.client.token_name
+        tasks, owner = self._guard.tasks, self._audit.client.owner
         return bool(tasks.find_tools(task, owner)) or tasks.belongs_to_other_client(task, owner)
 
     def _decide_task_list(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
@@ -269,7 +269,7 @@ class ResultChecker:
             return self._find_task_refusal(result, request, out)
         if is_task_result(result):
             if request.method == CALL:
-                self._guard.tasks.remember(result, request.target, self._audit.client.token_name)
+                self._guard.tasks.remember(result, request.target, self._audit.client.owner)
             tasks = [task for task in (result, result.get("task")) if type(task) is dict]
             refusals = (self._find_content_refusal(task, find_requests_in_task(task), request, out) for task in tasks)
             return next((refusal for refusal in refusals if refusal is not None), None)

@@ -401,11 +401,11 @@ class Session:
             self._lists.set_client_meta(meta)
             client_info = meta.get(CLIENT_META)
         client = self._audit.client
-        if client.token_name or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
+        if client.has_token or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
             return
         name = client_info["name"][:200]
-        if name != client.claimed_name:
-            self._audit.client = replace(client, claimed_name=name)
+        if name != client.name:
+            self._audit.client = replace(client, name=name)
             self._lists.invalidate()  # the policy may have rules for this client
             self._server.invalidate()
 
