@@ -81,7 +81,7 @@ $(BENCH)/.ready: requirements/bench.txt requirements/bench-rules.txt pyproject.t
 	@touch $@
 
 requirements:
-	@for name in base uv dev bench old-client; do \
+	@for name in base uv dev bench old-client gateway; do \
 	  uv pip compile -q --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	    --custom-compile-command "make requirements" requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done

@@ -19,6 +19,10 @@ else
   need skopeo skopeo
   need htpasswd apache2-utils
   need openssl openssl
+  need docker-compose docker-compose
+  need systemd-analyze systemd
+  need buildah buildah
+  need debootstrap debootstrap
   need chromedriver chromium chromium-driver
   ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || need postgres postgresql
 fi

@@ -14,7 +14,7 @@ from tests.servers.authority import Authority
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference"
-UNIT = REPOSITORY / "examples" / "service" / "pinwarden-gateway.service"
+UNIT = REPOSITORY / "deploy" / "pinwarden-gateway.service"
 
 
 def options(name: str) -> list[str]:

@@ -260,6 +260,12 @@ def rejected(world: World) -> None:
     assert world.run("review", "reject", HELD).code == 0
 
 
+def backed_up(world: World) -> None:
+    held(world)
+    assert world.run("gateway", "backup", "copy.sqlite").code == 0
+    shutil.rmtree(world.home / ".local" / "state" / "pinwarden")
+
+
 def edited(world: World) -> None:
     held(world)
     with (
@@ -524,6 +530,10 @@ CASES = (
     case("audit archive", "--older-than 90d", on=held),
     case("audit archive", "--older-than soon", code=2, errs=True),
     case("audit verify", "--head x", code=2, errs=True),
+    case("gateway backup", "copy.sqlite", on=held),
+    case("gateway backup", "copy.sqlite --audit postgresql://host/base", code=2, errs=True),
+    case("gateway restore", "copy.sqlite", on=backed_up),
+    case("gateway restore", "copy.sqlite", code=3, errs=True),
     case("gateway", "--check --listen 127.0.0.1:0 --allow-execute", on=served),
     case("gateway", "--check --listen 127.0.0.1:0", code=3, errs=True),
     case("fleet device", "add laptop --group team"),

@@ -42,6 +42,10 @@ def main() -> None:
             elif method == '"tools/call"':
                 secrets.append(value(line, "secret").strip('"'))
                 result = f'{{"content":[{{"type":"text","text":"{nonce} {secrets[-1]}"}}]}}'
+            elif '"id":' in line:
+                error = '{"code":-32601,"message":"Method not found"}'
+                os.write(1, f'{{"jsonrpc":"2.0","id":{value(line, "id")},"error":{error}}}\n'.encode("latin-1"))
+                continue
             else:
                 continue
             os.write(1, f'{{"jsonrpc":"2.0","id":{value(line, "id")},"result":{result}}}\n'.encode("latin-1"))

@@ -23,7 +23,8 @@ from tests.support.needs import missing
 _NUMBERS = count(1)
 
 
-def _programs() -> Path:
+def find_programs() -> Path:
+    """Return the folder with PostgreSQL's programs."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if found:
         return found[-1].parent
@@ -110,7 +111,7 @@ class Cluster:
 @contextmanager
 def postgres() -> Iterator[Cluster]:
     """A running cluster."""
-    programs, account = _programs(), _account()
+    programs, account = find_programs(), _account()
     # A socket's path has to be short, so not below pytest's folder.
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp", ignore_cleanup_errors=True) as folder:
         if account is not None:

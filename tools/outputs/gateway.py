@@ -177,6 +177,16 @@ def audit_archive() -> Schema:
     return output("audit archive", exactly(body))
 
 
+def gateway_backup() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    return output("gateway backup", exactly({"file": TEXT, "digest": SHA256, "entries": COUNT, "head": head}))
+
+
+def gateway_restore() -> Schema:
+    head = exactly({"number": COUNT, "hash": SHA256})
+    return output("gateway restore", exactly({"file": TEXT, "entries": COUNT, "head": head}))
+
+
 def alert() -> Schema:
     """Return the schema of an alert."""
     item = exactly({"name": TEXT, "level": TEXT, "reason": TEXT, "review": TEXT})
@@ -300,6 +310,8 @@ BY_COMMAND: dict[str, Callable[[], Schema]] = {
     "remote connect": remote_connect,
     "remote list": remote_list,
     "remote forget": remote_forget,
+    "gateway backup": gateway_backup,
+    "gateway restore": gateway_restore,
     "identity check": identity_check,
     "identity login": identity_login,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -36,6 +36,8 @@ __all__ = [
     "Table",
     "Transaction",
     "Value",
+    "copy_sqlite_database",
+    "is_postgresql",
     "list_tables",
     "load_schema",
     "open_database",
@@ -50,17 +52,43 @@ def open_database(
 
     Without ``create``, a missing database raises DATABASE_MISSING instead of being created.
     """
-    if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
+    if is_postgresql(url):
         from pinwarden.system.postgresql import Postgres
 
-        return Postgres(url, schema, limits, create=create)
+        return Postgres(str(url), schema, limits, create=create)
     if isinstance(url, str) and url.startswith("sqlite://"):
-        url = unquote(urlsplit(url).path)
+        url = _find_sqlite_file(url)
     elif isinstance(url, str) and "://" in url:
         raise PinwardenError(
             "USAGE", f"unknown kind of database {url.partition('://')[0]!a}", hint="Give a path or postgresql://…"
         )
     return _Sqlite(Path(url), schema, limits, create=create)
+
+
+def is_postgresql(url: str | Path) -> bool:
+    """Whether this is the address of a PostgreSQL database."""
+    return isinstance(url, str) and url.startswith(("postgresql://", "postgres://"))
+
+
+def _find_sqlite_file(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path) if url.startswith("sqlite://") else url)
+
+
+def copy_sqlite_database(url: str, target: Path) -> None:
+    """Copy a SQLite database that may be in use, with its write-ahead log, into a file without one."""
+    path = _find_sqlite_file(url)
+    with _translate_sqlite_errors(path), closing(sqlite3.connect(target)) as copy:
+        if not path.is_file():
+            raise database_missing_error(str(path))
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", DATABASE_LIMITS.lock_seconds, uri=True)
+        ) as one:
+            one.execute("PRAGMA trusted_schema = OFF")
+            one.backup(copy)  # in one step: writers go on, and a step by step copy would begin again with each write
+        copy.execute("PRAGMA journal_mode = DELETE")
+        problem = copy.execute("PRAGMA integrity_check(1)").fetchone()
+        if problem != ("ok",):
+            raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged: {str(problem)[:200]}")
 
 
 def open_empty_database(schema: Schema) -> Database:

@@ -67,6 +67,8 @@ _CATALOG = {
     "Block unapproved changes at run time": {
         "gateway": ("gateway", "gateway", "Serve all locked servers over HTTP and block what is not approved"),
         "gateway token": ("gateway", "gateway_token", "Add, list or revoke the access tokens of gateway clients"),
+        "gateway backup": ("gateway_backup", "gateway_backup", "Back up the gateway's database while gateways run"),
+        "gateway restore": ("gateway_backup", "gateway_restore", "Restore the gateway's database from a backup"),
         "identity check": ("identity", "identity_check", "Check the issuer whose access tokens the gateway accepts"),
         "identity login": ("identity", "identity_login", "Log in at the issuer, and show your role in the dashboard"),
         "remote connect": ("remote", "remote_connect", "Connect a remote server with your account there"),

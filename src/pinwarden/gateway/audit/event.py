@@ -54,6 +54,8 @@ SIGNED_IN = "signed_in"
 """A person signed in to the dashboard (``by``), or the gateway admitted a client for the first time in its run."""
 SIGN_IN_REFUSED = "sign_in_refused"
 """A code, token or login was refused. Of many, only the 1st, 10th, 100th and so on of a run are recorded."""
+RESTORED = "restored"
+"""The database was restored from a backup whose head is ``call``: what happened after that is not in this log."""
 
 GRANT_ADDED = "grant_added"
 """A person connected a remote server: ``by`` is the person, ``item`` the id of the grant."""
@@ -87,6 +89,7 @@ KINDS = (
     GRANT_ADDED,
     GRANT_REMOVED,
     GRANT_FAILED,
+    RESTORED,
     ARCHIVED,
 )
 
