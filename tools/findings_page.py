@@ -19,8 +19,7 @@ from pinwarden.project.client_install import CLIENT_UPDATE_KINDS
 from pinwarden.project.configs import FLOATING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, PROGRAM_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
-from pinwarden.project.gate.gate_report import LIVE_KINDS
-from pinwarden.project.gate.integrity import LOCK_KINDS
+from pinwarden.project.gate.integrity import LIVE_KINDS, LOCK_KINDS
 from pinwarden.project.gate.online import REGISTRY_KINDS
 from pinwarden.project.gate.repository_check import COVERAGE_KINDS
 from pinwarden.project.init_decisions import LOCKING_KINDS

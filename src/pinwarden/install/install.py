@@ -28,7 +28,6 @@ from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
-from pinwarden.project.client_install import find_config_file
 from pinwarden.project.lock import (
     LockOptions,
     build_approval_candidate,
@@ -122,7 +121,7 @@ def is_locked_without_bundle(project: Project, name: str) -> bool:
 def _find_config_files(context: InstallContext) -> dict[str, Path]:
     """Return the configuration file of each requested client. Raises USAGE if a client has none in this scope."""
     clients = [client for client in context.target.clients if client != GENERIC_CLIENT]
-    return {client: find_config_file(context.project, client, context.target.scope) for client in clients}
+    return {client: context.project.find_install_path(client, context.target.scope) for client in clients}
 
 
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:

@@ -14,14 +14,14 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry, ToolPinScope, build_entry_key, to_toolpin_scope
+from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
 from pinwarden.project.lock import lock_from_registry, remove_from_lock
 from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.project.lock import LockOptions, LockRequest
-    from pinwarden.project.project import LockScope, Policies, Project
+    from pinwarden.project.project import Policies, Project
 
 _REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 
@@ -45,7 +45,7 @@ def _install_locked(project: Project, request: LockRequest, locked: Report) -> R
         entry = lock.find_entry(request.name, client) if lock else None
         if entry is None:
             raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
-        path = find_config_file(project, client, request.scope)
+        path = project.find_install_path(client, request.scope)
         action = client_files.plan(path, client, request.name, entry.config)
         done.append({"client": client, "file": project.display_path(path), "action": action})
     client_files.write()
@@ -148,17 +148,6 @@ def build_not_updated_row(name: str, message: str) -> Row:
         path="",
         message=message,
     )
-
-
-def find_config_file(project: Project, client: str, scope: ToolPinScope) -> Path:
-    """Return the file into which a client's servers of this scope are written. Raises USAGE if the client has none."""
-    paths = project.find_install_paths()
-    if (client, scope) in paths:
-        return Path(paths[client, scope])
-    other: LockScope = "user" if scope == "project" else "project"
-    hint = f"Repeat with --scope {other}." if (client, to_toolpin_scope(other)) in paths else None
-    message = f"{client} has no file for {'servers of a project' if scope == 'project' else 'servers of the user'}"
-    raise PinwardenError("USAGE", message, hint=hint)
 
 
 NOT_UPDATED = "config_not_updated"

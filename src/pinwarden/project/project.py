@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
     from pinwarden.clients.skill_folders import SkillRoots
     from pinwarden.clients.table import FileScope, System
+    from pinwarden.lock.entry import ToolPinScope
     from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
@@ -123,6 +124,18 @@ class Project(Record):
         from pinwarden.clients.files import list_installation_paths
 
         return list_installation_paths(self.root, self.home, self.system, self.variables)
+
+    def find_install_path(self, client: str, scope: ToolPinScope) -> Path:
+        """Return the file into which a client's servers of this scope are written. Raises USAGE if there is none."""
+        from pinwarden.lock.entry import to_toolpin_scope
+
+        paths = self.find_install_paths()
+        if (client, scope) in paths:
+            return Path(paths[client, scope])
+        other: LockScope = "user" if scope == "project" else "project"
+        hint = f"Repeat with --scope {other}." if (client, to_toolpin_scope(other)) in paths else None
+        message = f"{client} has no file for servers of {'a project' if scope == 'project' else 'the user'}"
+        raise PinwardenError("USAGE", message, hint=hint)
 
     def build_run_command(self, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
         """Build the ``pinwarden run`` command for a client. With an ``approved`` surface, it has ``--require-lock``.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
@@ -106,3 +107,40 @@ def run_git_bytes(folder: Path, variables: Mapping[str, str], *words: str, subje
         raise PinwardenError("FILE_UNREADABLE", f"git is required to read {subject}, but is not installed")
     task = BoundedTask(name=f"git for {subject}", error_code="FILE_UNREADABLE", timeout_seconds=60)
     return run_bounded([str(git), *words], folder, variables, task)
+
+
+_MAX_LOCATED_BYTES = 4 * 1024 * 1024
+"""The largest file that is searched for the line of a finding. In larger files, all findings are at line 1."""
+
+
+class LineFinder:
+    """Finds the line that names a server in a JSON, TOML or YAML file. Reads each file once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._texts: dict[Path, str] = {}
+
+    def find_line(self, file: Path, names: Sequence[str]) -> int:
+        """Return the first line that has one of these names as a key or a table name; 1 if there is none."""
+        text = self._read_text(file)
+        for name in filter(None, names):
+            escaped = re.escape(name)
+            match = re.search(
+                rf"""["']{escaped}["':]|^\s*{escaped}\s*:|\[[^\]\n]*\.{escaped}\]|name:\s*{escaped}\s*$""",
+                text,
+                re.MULTILINE,
+            )
+            if match is not None:
+                return text.count("\n", 0, match.start()) + 1
+        return 1
+
+    def _read_text(self, file: Path) -> str:
+        if file not in self._texts:
+            from pinwarden.system.files import read_file
+
+            try:
+                data = read_file(self._root / file, _MAX_LOCATED_BYTES)
+            except PinwardenError:
+                data = b""
+            self._texts[file] = data.decode("utf-8", "replace")
+        return self._texts[file]

@@ -23,7 +23,6 @@ from pinwarden.project.gate.gate_report import (
     GateResult,
     build_gate_result,
     has_closures,
-    report_outdated_surfaces,
 )
 from pinwarden.project.gate.integrity import (
     check_entry_consistency,
@@ -32,6 +31,7 @@ from pinwarden.project.gate.integrity import (
     check_name_collisions,
     check_records,
     check_required_signatures,
+    report_outdated_surfaces,
 )
 from pinwarden.project.project import RECORDED_EVIDENCE, find_broken_rules, requires_evidence
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +13,8 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import (
     COULD_NOT_CHECK,
-    FindingKinds,
     Report,
     Row,
-    build_kind_table,
     is_failing,
     row_to_json,
     severity_rank,
@@ -27,7 +24,9 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import has_approved_tools, read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import Lock, read_skills_pin
+from pinwarden.project.gate.integrity import OUTDATED_SURFACE, UNPINNED
 from pinwarden.project.gate.rule_texts import RULE_TEXTS
+from pinwarden.system.repository import LineFinder
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -163,50 +162,6 @@ def _describe_way_out(checked: GateResult) -> Iterator[str]:
 def has_closures(lock: Lock) -> bool:
     """Whether the dependencies of any entry are locked."""
     return any((known := read_extension(entry)) is not None and known.closure is not None for entry in lock.entries)
-
-
-def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
-    """Report servers whose surface was approved for another release or configuration than they start now.
-
-    The gateway still enforces the approved surface. The new surface is unknown until the server is probed.
-    """
-    from pinwarden.lock.locked_launch import describe_launch
-    from pinwarden.project.locked_servers import build_approve_command
-
-    for entry in lock.entries:
-        extension = read_extension(entry)
-        if extension is None or extension.surface is None or extension.surface_of is None:
-            continue
-        yield Row(
-            code=OUTDATED_SURFACE,
-            severity=LIVE_KINDS[OUTDATED_SURFACE].severity,
-            entity="server",
-            name=entry.name,
-            path="",
-            message=(
-                f"its surface was approved for {extension.surface_of[:200]}; {describe_launch(entry)} was not started "
-                f"since. The gateway blocks changes. Review them: {build_approve_command(entry, lock.entries)}"
-            ),
-        )
-
-
-def report_unpinned_servers(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
-    """Report servers without an approved surface, which ``--live`` cannot compare, if other servers have one."""
-    if not any(map(has_pin, lock.entries)):
-        return
-    from pinwarden.project.locked_servers import build_approve_command
-
-    for entry in lock.entries:
-        if not has_pin(entry):
-            command = build_approve_command(entry, lock.entries)
-            yield Row(
-                code=UNPINNED,
-                severity=LIVE_KINDS[UNPINNED].severity,
-                entity="server",
-                name=entry.name,
-                path="",
-                message=f"not checked, because it has no approved surface. Review its surface: {command}",
-            )
 
 
 def build_nothing_to_check_row(check: str, why: str) -> Row:
@@ -353,23 +308,24 @@ def _summarize(
     return f"{entries}: {pinned} is as approved{noted}"
 
 
-OUTDATED_SURFACE = "text_of_another_release"
-UNPINNED = "text_not_pinned"
-LIVE_KINDS: FindingKinds = build_kind_table(
-    warning=(
-        (
-            OUTDATED_SURFACE,
-            "The surface was approved for another release or configuration, and the server was not started since.",
-        ),
-        (UNPINNED, "Nothing of the server's surface is approved, so the live server cannot be compared with anything."),
-    ),
-)
+def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
+    """Return the result for a project that could not be checked, so that other projects are still reported."""
+    lock, root = project.lock, project.root
+    # The path is not resolved, so that the report names a symbolic link instead of its target.
+    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
+    row = Row(
+        code=COULD_NOT_CHECK,
+        severity="critical",
+        entity="project",
+        name=root.name,
+        path="",
+        message=f"{err.message} [{err.code}]; {err.hint}",
+        file=file,
+    )
+    return GateResult(subject=file, rows_by_check={"integrity": [row]})
 
 
-# Where the findings are in the repository
-
-_MAX_LOCATED_BYTES = 4 * 1024 * 1024
-"""The largest file that is searched for the line of a finding. In larger files, all findings are at line 1."""
+# Where the findings are
 
 
 def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
@@ -392,23 +348,6 @@ def locate_in_repository(project: Project, checked: GateResult, root: Path | Non
     return replace(checked, subject=_add_prefix(checked.subject, prefix), rows_by_check=rows_by_check)
 
 
-def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
-    """Return the result for a project that could not be checked, so that other projects are still reported."""
-    lock, root = project.lock, project.root
-    # The path is not resolved, so that the report names a symbolic link instead of its target.
-    file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.display_path(lock)
-    row = Row(
-        code=COULD_NOT_CHECK,
-        severity="critical",
-        entity="project",
-        name=root.name,
-        path="",
-        message=f"{err.message} [{err.code}]; {err.hint}",
-        file=file,
-    )
-    return GateResult(subject=file, rows_by_check={"integrity": [row]})
-
-
 def _find_prefix(folder: Path, root: Path | None) -> str:
     """Return the path from the repository's root to a project with a trailing slash; empty for the root itself."""
     try:
@@ -420,36 +359,3 @@ def _find_prefix(folder: Path, root: Path | None) -> str:
 
 def _add_prefix(file: str, prefix: str) -> str:
     return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
-
-
-class LineFinder:
-    """Finds the line that names a server in a JSON, TOML or YAML file. Reads each file once."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._texts: dict[Path, str] = {}
-
-    def find_line(self, file: Path, names: Sequence[str]) -> int:
-        """Return the first line that has one of these names as a key or a table name; 1 if there is none."""
-        text = self._read_text(file)
-        for name in filter(None, names):
-            escaped = re.escape(name)
-            match = re.search(
-                rf"""["']{escaped}["':]|^\s*{escaped}\s*:|\[[^\]\n]*\.{escaped}\]|name:\s*{escaped}\s*$""",
-                text,
-                re.MULTILINE,
-            )
-            if match is not None:
-                return text.count("\n", 0, match.start()) + 1
-        return 1
-
-    def _read_text(self, file: Path) -> str:
-        if file not in self._texts:
-            from pinwarden.system.files import read_file
-
-            try:
-                data = read_file(self._root / file, _MAX_LOCATED_BYTES)
-            except PinwardenError:
-                data = b""
-            self._texts[file] = data.decode("utf-8", "replace")
-        return self._texts[file]

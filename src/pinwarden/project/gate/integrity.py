@@ -1,8 +1,10 @@
-"""Checks the lock itself: seals, files next to it, expected digest, consistency of entries, and signatures."""
+"""Checks the lock itself: seals, files next to it, expected digest, consistency of entries, signatures, and whether
+every server has a surface for the release that it starts now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
@@ -10,6 +12,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Row, build_kind_table
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import EXTENSION
+from pinwarden.lock.extension import read_extension
 from pinwarden.lock.locked_config import NON_REGISTRY_SOURCES
 from pinwarden.lock.lockfile import Lock, verify, verify_files
 from pinwarden.system.files import find_case_twins
@@ -196,3 +199,62 @@ def _find_policy_digest(policies: Policies) -> str | None:
             hint="Name the signed policy with --signed-policy.",
         )
     return present[0].digest.sri if present else None
+
+
+# Approved surfaces
+
+OUTDATED_SURFACE = "text_of_another_release"
+UNPINNED = "text_not_pinned"
+LIVE_KINDS: FindingKinds = build_kind_table(
+    warning=(
+        (
+            OUTDATED_SURFACE,
+            "The surface was approved for another release or configuration, and the server was not started since.",
+        ),
+        (UNPINNED, "Nothing of the server's surface is approved, so the live server cannot be compared with anything."),
+    ),
+)
+
+
+def report_outdated_surfaces(lock: Lock) -> Iterator[Row]:
+    """Report servers whose surface was approved for another release or configuration than they start now.
+
+    The gateway still enforces the approved surface. The new surface is unknown until the server is probed.
+    """
+    from pinwarden.lock.locked_launch import describe_launch
+    from pinwarden.project.locked_servers import build_approve_command
+
+    for entry in lock.entries:
+        extension = read_extension(entry)
+        if extension is None or extension.surface is None or extension.surface_of is None:
+            continue
+        yield Row(
+            code=OUTDATED_SURFACE,
+            severity=LIVE_KINDS[OUTDATED_SURFACE].severity,
+            entity="server",
+            name=entry.name,
+            path="",
+            message=(
+                f"its surface was approved for {extension.surface_of[:200]}; {describe_launch(entry)} was not started "
+                f"since. The gateway blocks changes. Review them: {build_approve_command(entry, lock.entries)}"
+            ),
+        )
+
+
+def report_unpinned_servers(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
+    """Report servers without an approved surface, which ``--live`` cannot compare, if other servers have one."""
+    if not any(map(has_pin, lock.entries)):
+        return
+    from pinwarden.project.locked_servers import build_approve_command
+
+    for entry in lock.entries:
+        if not has_pin(entry):
+            command = build_approve_command(entry, lock.entries)
+            yield Row(
+                code=UNPINNED,
+                severity=LIVE_KINDS[UNPINNED].severity,
+                entity="server",
+                name=entry.name,
+                path="",
+                message=f"not checked, because it has no approved surface. Review its surface: {command}",
+            )

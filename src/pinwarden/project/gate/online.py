@@ -20,7 +20,8 @@ from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.toolpin_pins import compare_tool_hashes
 from pinwarden.project.artifact_check import ArtifactCheck, check_artifact
 from pinwarden.project.fetch_context import FetchContext, build_single_server_context
-from pinwarden.project.gate.gate_report import build_nothing_to_check_row, report_unpinned_servers
+from pinwarden.project.gate.gate_report import build_nothing_to_check_row
+from pinwarden.project.gate.integrity import report_unpinned_servers
 from pinwarden.project.last_checked import record_entries_checked, record_entries_compared
 from pinwarden.project.locked_servers import has_pinned_bytes
 from pinwarden.project.next_step import ALLOW_EXECUTE, FETCH

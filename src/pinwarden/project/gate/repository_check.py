@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, is_failing
-from pinwarden.project.gate.gate_report import GateResult, LineFinder, build_unchecked_result, locate_in_repository
+from pinwarden.project.gate.gate_report import GateResult, build_unchecked_result, locate_in_repository
+from pinwarden.system.repository import LineFinder
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile

@@ -18,7 +18,7 @@ RULE_TABLES = (
     ("project.gate.integrity", "LOCK_KINDS"),
     ("project.gate.check", "POLICY_KINDS"),
     ("project.gate.check", "LOCK_REQUIRED_KINDS"),
-    ("project.gate.gate_report", "LIVE_KINDS"),
+    ("project.gate.integrity", "LIVE_KINDS"),
     ("project.gate.repository_check", "COVERAGE_KINDS"),
     ("project.configs", "FLOATING_KINDS"),
     ("clients.findings", "FINDING_KINDS"),
