@@ -14,11 +14,12 @@ ci                          gate.check, gate.integrity, gate.online, gate.reposi
                             gate.gate_report builds the report, gate.rule_texts explains its codes
 enforce                     enforce, enforced_entry, enforcement_preview
 ``--undo``                  client_edits, edit_backups, undo_edits, undo_entries, undo_report
-run, gateway                run, server_start (every start of a server), server_environments, installed_bundles
+run, gateway                authority (which lock and policy apply), run, server_start (every start of a server),
+                            server_environments, installed_bundles
 doctor, status, explain     doctor, status, status_report, explain, missing_programs, locked_files
 scan, diff, inspect         scan_targets, surface_reports
 secrets audit               secrets_audit, config_secrets
-policy                      policy_commands, authority
+policy                      policy_commands
 sbom, advisories            locked_packages
 bundle pack                 bundle_packages, for the packages of a Python server
 ==========================  ========================================================================================

@@ -1,4 +1,7 @@
-"""The only clock of the program. Pure modules get the time as an argument."""
+"""The time that is written into files and reports. Pure modules get it as an argument.
+
+Durations and timeouts are measured with ``time.monotonic`` where they are needed.
+"""
 
 from __future__ import annotations
 
