@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from pinwarden.bundle import acceptance
 from pinwarden.bundle.platforms import detect_platform, detect_python
+from pinwarden.install import decision
 from pinwarden.project.bundle_packages import Target, list_tags
 from tests.cli.run import pinwarden_in
 from tests.registry.replica import Replica
@@ -161,3 +163,18 @@ def _run(command: str, project: Path, environment: dict[str, str]) -> str:
     assert done.returncode == 0 or "PINWARDEN_REGISTRY_TOKEN" not in environment, command
     assert b"Traceback" not in done.stderr
     return done.stdout.decode()
+
+
+def test_the_guide_quotes_the_checks_of_install_as_they_are_printed() -> None:
+    checks = {
+        **{str(step.number): step.check for step in acceptance.STEPS},
+        str(acceptance.ACCEPTED): decision.ACCEPTED_CHECK,
+    }
+    added = (decision.LOG_CHECK, decision.BYTES_CHECK)
+    quoted = re.findall(
+        r"^note: (\S)  passed +(.*)$", (REPOSITORY / "docs/guides/install.md").read_text(), re.MULTILINE
+    )
+    assert [mark for mark, _ in quoted] == [*"12345678", "+", "+", "9"]
+    for mark, text in quoted:
+        expected = (checks[mark],) if mark in checks else added
+        assert text.startswith(expected), text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.bundle.acceptance import Provenance, check_pointer
 from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_documents import BundleDocuments
-from pinwarden.bundle.trust import TrustedRegistry
+from pinwarden.bundle.trust import TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.install.decision import (
@@ -58,7 +58,6 @@ def download_bundle(request: InstallRequest, source: BundleSource, follower: Log
 class _BundleDownload:
     def __init__(self, request: InstallRequest, source: BundleSource, follower: LogFollower) -> None:
         self._request, self._source, self._follower = request, source, follower
-        self._trusted = request.trusted
         self._checks = InstallChecks(request)
 
     def run(self) -> InstallDecision:
@@ -70,9 +69,10 @@ class _BundleDownload:
 
     def _download(self) -> AcceptedBundle:
         submission = self._download_pointer()
-        submission, pointer, registry = self._verify_pointer(submission)
+        trusted, pointer, registry = self._verify_pointer(submission)
+        submission = replace(submission, trust=trusted.trust)
         submission = self._download_documents(submission, pointer, registry)
-        provenance, documents = self._checks.run_acceptance_steps(submission, self._trusted, registry)
+        provenance, documents = self._checks.run_acceptance_steps(submission, trusted, registry)
         version = documents.descriptor.version
         self._checks.check_minimum(version)
         position = self._check_log(provenance, version, registry)
@@ -102,25 +102,26 @@ class _BundleDownload:
             literal=request.literal,
         )
 
-    def _verify_pointer(
-        self, submission: AcceptanceRequest
-    ) -> tuple[AcceptanceRequest, dict[str, Any], TrustedRegistry]:
-        """Verify the pointer's signature. Returns the request with the current trust, the pointer, and its registry."""
+    def _verify_pointer(self, submission: AcceptanceRequest) -> tuple[TrustStore, dict[str, Any], TrustedRegistry]:
+        """Verify the pointer's signature. Returns the keys that are trusted now, the pointer, and its registry."""
         try:
-            pointer, key_id = self._verify_signature(submission)
+            trusted, pointer, key_id = self._verify_signature(submission)
         except PinwardenError as err:
             error = err if self._request.trusted.registries else _explain_no_trusted_registry(err)
             self._checks.fail_step(error, EXIT_REFUSED)  # always raises
-        registry = self._trusted.find_registry(key_id)
+        registry = trusted.find_registry(key_id)
         if registry is None:
             raise TypeError("the registry that signed the pointer is not in the trust store")
-        return replace(submission, trust=self._trusted.trust), pointer, registry
+        return trusted, pointer, registry
 
-    def _verify_signature(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
-        """Verify the pointer's signature with the trusted keys, or with a new key that the log of a registry names."""
+    def _verify_signature(self, submission: AcceptanceRequest) -> tuple[TrustStore, dict[str, Any], str]:
+        """Verify the pointer's signature with the trusted keys, or with a new key that the log of a registry names.
+
+        Returns the keys that are trusted now, the pointer, and the id of the key that signed it.
+        """
         log = self._source.log
         try:
-            return check_pointer(submission)
+            return (self._request.trusted, *check_pointer(submission))
         except PinwardenError as err:
             if err.code != "POINTER_SIGNATURE_INVALID" or log is None or not self._may_follow_log:
                 raise
@@ -133,8 +134,7 @@ class _BundleDownload:
                 raise PinwardenError(err.code, message, data={**err.data, "log": why.code}) from why
             if renewed is None:
                 raise
-        self._trusted = renewed
-        return check_pointer(replace(submission, trust=renewed.trust))
+        return (renewed, *check_pointer(replace(submission, trust=renewed.trust)))
 
     @property
     def _may_follow_log(self) -> bool:

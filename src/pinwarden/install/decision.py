@@ -45,6 +45,7 @@ from pinwarden.registry.registry_documents import PublishedVersion
 LOG_CHECK = "the pointer is the newest one in the log, and the log was only appended to since you last saw it"
 BYTES_CHECK = "every byte of the archive matches the manifest"
 MINIMUM_CHECK = "the version is not below the requested minimum"
+ACCEPTED_CHECK = "accepted, with provenance"
 DOCUMENTS_CHECK = "the documents have the expected types and name the requested tool"
 
 
@@ -190,7 +191,7 @@ class InstallChecks:
     def accept(self, bundle: AcceptedBundle) -> InstallDecision:
         """Return the decision for a bundle that passed every check."""
         detail = f"{bundle.provenance.tool} {bundle.documents.descriptor.version}: {bundle.provenance.root_cid}"
-        self._add(ACCEPTED, "accepted, with provenance", PASSED, detail)
+        self._add(ACCEPTED, ACCEPTED_CHECK, PASSED, detail)
         return InstallDecision(checks=tuple(self.results), accepted=bundle)
 
     def refuse(self, refused: InstallRefusedError) -> InstallDecision:

@@ -170,6 +170,8 @@ def _build_entry(  # noqa: PLR0913, PLR0917
     lock_options: LockOptions,
 ) -> Entry:
     pin = staged.pin
+    # The server is described as an MCP registry would, so that its entry has all that ToolPin expects. ToolPin knows no
+    # command for this type of package, so the declared ``command`` is the one in the plan (`build_toolpin_command`).
     package: dict[str, Any] = {
         "registryType": REGISTRY_TYPE,
         "identifier": pin.tool,

@@ -23,7 +23,6 @@ from pinwarden.registry.log_client import (
 from pinwarden.registry.log_verification import LogState, build_takedown_error, check_head_age, describe_yank
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.operator_documents import TAKEDOWN, OperatorAction, find_takedown
-from pinwarden.registry.registry_documents import RegistryIdentity
 from pinwarden.system.files import hold_write_lock
 
 if TYPE_CHECKING:
@@ -107,8 +106,8 @@ class LogFollower:
                 check_not_revoked(load_trust(self._trust_path), *(change.new.did for change in followed.key_changes))
             if followed.state != saved:  # usually nothing is new, and writing would wait for the disk
                 save_log_state(path, followed.state)
-            identity = RegistryIdentity(name=".", log_id=registry.log.name, key=followed.state.key)
-            signed = fetch_signed_checkpoint(log, identity, followed.head)
+            log_key = NoteKey(name=registry.log.name, key=followed.state.key)
+            signed = fetch_signed_checkpoint(log, log_key, followed.head)
             if signed.size > followed.head.checkpoint.size:  # the registry published a version between the two requests
                 followed = follow_log(log, followed.state, options)
                 save_log_state(path, followed.state)

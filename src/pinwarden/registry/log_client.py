@@ -39,7 +39,7 @@ from pinwarden.registry.log_verification import (
 from pinwarden.registry.names import is_in_namespace
 from pinwarden.registry.operator_documents import OperatorAction, action_to_json
 from pinwarden.registry.registry_client import RegistryReader
-from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
+from pinwarden.registry.registry_documents import parse_identity
 from pinwarden.system.files import read_file, write_atomically
 
 _MAX_BUNDLE_BYTES = TILE_WIDTH * (2 + 0xFFFF)
@@ -108,6 +108,7 @@ def follow_log(files: RegistryReader, state: LogState | None, options: FollowOpt
 def _fetch_key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
     """Return the state with the key that signs its next entry, and the key changes that the new entries must contain.
 
+    A state without entries goes back to the log's first key: all key changes are then among the new entries.
     The registry's list of key changes is downloaded only if the state is new, or if its key did not sign the head.
     """
     signed = is_note_signed(note, NoteKey(name=known.log_id, key=known.key))
@@ -160,17 +161,15 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
     return verify_event(entry, followed.state.log_id, followed.state.find_key(seq), seq)
 
 
-def fetch_signed_checkpoint(
-    files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
-) -> CheckpointDocument:
+def fetch_signed_checkpoint(files: RegistryReader, log: NoteKey, head: VerifiedHead) -> CheckpointDocument:
     """Download the JSON checkpoint, and verify its signature. If its size is the head's, its root must be, too."""
     document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
         set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
-        and is_document_signature_valid(document.document, raw_signature, [identity.key])
+        and is_document_signature_valid(document.document, raw_signature, [log.key])
         for signature, raw_signature in zip(document.signatures, document.document["signatures"], strict=True)
     )
-    if not signed or document.log_id != identity.log_id:
+    if not signed or document.log_id != log.name:
         raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
     if document.size == head.checkpoint.size and document.root != head.checkpoint.root:
         raise PinwardenError(
@@ -256,8 +255,9 @@ def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
     followed = follow_log(files, None, replace(options, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
-    identity = RegistryIdentity(name=".", log_id=head.origin, key=followed.state.key)
-    issued = fetch_signed_checkpoint(files, identity, followed.head).issued_at_utc
+    issued = fetch_signed_checkpoint(
+        files, NoteKey(name=head.origin, key=followed.state.key), followed.head
+    ).issued_at_utc
     tools = {tool for tool, _ in followed.state.pointers}
     return Report(
         command="log verify",
