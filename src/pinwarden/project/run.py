@@ -163,7 +163,7 @@ def build_container_command(
     launch = read_locked_launch(entry)
     environment = build_child_environment({}, project.variables, launch.variables)
     if options is not None:
-        launch = replace(launch, launch=replace(launch.parsed, options=tuple(options)))
+        launch = replace(launch, parsed=replace(launch.parsed, options=tuple(options)))
     return (*_build_engine_command(entry, launch, project, environment, notify), *launch.parsed.arguments)
 
 
