@@ -503,6 +503,7 @@ CASES = (
     case("policy digest", code=3, errs=True),
     case("policy explain", "--tool search --client me --team a", on=served),
     case("policy explain", "--tool none", on=served, code=1, errs=True),
+    case("policy what-if", "missing.toml", code=3, errs=True),
     case("policy generate"),
     case("policy generate", "--server notes", on=held),
     case("policy generate", "-o script.json", on=served, code=1, errs=True),
