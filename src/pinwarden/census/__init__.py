@@ -3,7 +3,7 @@
 Start with ``census.py``, which starts a run, resumes it, and works on it. ``sources.py`` lists servers,
 ``examination.py`` is the job for one server, ``store.py`` writes its result, and ``queries.py`` answers questions.
 
-``job_queue.py`` is the interface of the queue and its form on SQLite; ``postgres_queue.py`` is the one on PostgreSQL.
+``job_queue.py`` has the loop of a worker and the queue on SQLite; ``postgres_queue.py`` is the queue on PostgreSQL.
 A result is written in the transaction that finishes its job, so a server has exactly one result in a run. Servers are
 verified, probed, compared and scanned by the functions that ``prove``, ``ci --live`` and ``scan`` use.
 
