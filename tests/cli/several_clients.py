@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.cli.run import Outcome, pinwarden_in
@@ -90,16 +94,45 @@ class SeveralClients(World):
 
 
 @contextmanager
-def several_clients(folder: Path, **commands: str) -> Iterator[SeveralClients]:
-    """For each client its command line of ``notes``; the server is locked and its bytes are pinned."""
-    packages: dict[str, list[Package]] = {"acme-notes": [release("1.0.0", "One."), release("2.0.0", "Two.")]}
-    with plain_server(lambda asked: release_answers(packages, asked)) as npm:
-        world = SeveralClients(folder=folder, variables={"NPM_CONFIG_REGISTRY": npm.url, "KEY": "k"})
-        object.__setattr__(world, "releases", packages["acme-notes"])
-        world.root.mkdir()
-        (folder / "home").mkdir()
-        for client, command in commands.items():
-            world.write(client, notes=in_words_of(client, command.split(" "), "KEY"))
-        world.done("init")
-        world.done("prove", *PLAIN)
-        yield world
+def several_clients(folder: Path, *, approved: bool = False, **commands: str) -> Iterator[SeveralClients]:
+    """For each client its command line of ``notes``; the server is locked and its bytes are pinned.
+
+    With ``approved``, its files are fetched and its tools approved. The first test of a process that asks for such a
+    world makes it, and the others get a copy.
+    """
+    url, packages = _start_registry()
+    packages["acme-notes"] = [release("1.0.0", "One."), release("2.0.0", "Two.")]
+    world = SeveralClients(folder=folder, variables={"NPM_CONFIG_REGISTRY": url, "KEY": "k"})
+    object.__setattr__(world, "releases", packages["acme-notes"])
+    shutil.copytree(
+        _make_template(tuple(commands.items()), approved=approved), folder, symlinks=True, dirs_exist_ok=True
+    )
+    yield world
+
+
+@cache
+def _start_registry() -> tuple[str, dict[str, list[Package]]]:
+    """The address of a registry, which runs until the process ends, and its packages, which tests change."""
+    packages: dict[str, list[Package]] = {}
+    registry = plain_server(lambda asked: release_answers(packages, asked))
+    running = registry.__enter__()
+    atexit.register(registry.__exit__, None, None, None)
+    return running.url, packages
+
+
+@cache
+def _make_template(commands: tuple[tuple[str, str], ...], *, approved: bool) -> Path:
+    temporary = TemporaryDirectory(prefix="several-clients-")
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name)
+    world = SeveralClients(folder=folder, variables={"NPM_CONFIG_REGISTRY": _start_registry()[0], "KEY": "k"})
+    world.root.mkdir()
+    (folder / "home").mkdir()
+    for client, command in commands:
+        world.write(client, notes=in_words_of(client, command.split(" "), "KEY"))
+    world.done("init")
+    world.done("prove", *PLAIN)
+    if approved:
+        world.done("fetch", *PLAIN)
+        world.done("approve", "notes", "--allow-execute", "--yes")
+    return folder

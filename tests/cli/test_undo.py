@@ -136,9 +136,8 @@ class TestPins:
 class TestUpdates:
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[SeveralClients]:
-        with several_clients(tmp_path, claude="npx -y acme-notes@1.0.0", cursor="npx -y acme-notes@1.0.0") as made:
-            made.done("fetch", "--allow-plain-http", "--allow-private")
-            made.done("approve", "notes", "--allow-execute", "--yes")
+        command = "npx -y acme-notes@1.0.0"
+        with several_clients(tmp_path, approved=True, claude=command, cursor=command) as made:
             yield made
 
     @pytest.mark.parametrize("options", [("--allow-execute", *ALLOWED), PLAIN], ids=["in one step", "release only"])

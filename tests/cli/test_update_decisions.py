@@ -24,9 +24,8 @@ pytestmark = needs_node
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[SeveralClients]:
     """Two clients with the same approved server, of which there is a newer release."""
-    with several_clients(tmp_path, claude="npx -y acme-notes@1.0.0", cursor="npx -y acme-notes@1.0.0") as made:
-        made.done("fetch", "--allow-plain-http", "--allow-private")
-        made.done("approve", "notes", "--allow-execute", "--yes")
+    command = "npx -y acme-notes@1.0.0"
+    with several_clients(tmp_path, approved=True, claude=command, cursor=command) as made:
         yield made
 
 
