@@ -116,6 +116,7 @@ def check_decisions(story: Story) -> None:
     assert approvals == [f"Approve '{name}'{' in both releases' if name == 'memory' else ''}?" for name in SERVERS]
     screen = " ".join(story.transcript.screen.split())
     assert "(Enter = rest)" not in screen, "every server is shown on one screen"
+    assert "download and hash the packages of 9 servers (10 releases)" in screen
     assert "start 10 servers once" in screen
     assert "11 servers (12 entries): " in screen
     assert "pinwarden init-ci" in screen

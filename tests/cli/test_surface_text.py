@@ -148,6 +148,22 @@ def test_sentences_that_come_close_to_a_warning_are_shown_first_whatever_the_for
     assert not shows_borderline_sentences(_surface(_tool(description=f"{order[:-1]} {'x' * 240}.")))
 
 
+def test_a_renamed_tool_is_shown_with_its_earlier_name_and_only_what_differs() -> None:
+    schema = _with_parameters(["code"], code={"type": "string"})
+    old = _tool("run_code", "Run a code snippet in the page.", inputSchema=schema)
+    new = {**old, "name": "run_code_unsafe", "description": "Run a code snippet in the page. Unsafe."}
+    before, after = (
+        _surface(tool, serverInfo={"name": "x", "version": version}) for tool, version in ((old, "1"), (new, "2"))
+    )
+    lines = [line.strip() for line in render_changes(compare(before, after), width=80).splitlines()]
+    start = lines.index("1 tool renamed:")
+    assert lines[start + 1 : start + 4] == [
+        "tool run_code_unsafe",
+        "was run_code",
+        "description: Run a code snippet in the page.{+ Unsafe.+}",
+    ]
+
+
 def test_invisible_characters_and_log_commands_of_a_server_are_escaped() -> None:
     surface = _surface(_tool(description="Search\u200b notes.\n::warning::x"))
     shown = render_surface(surface, width=80)

@@ -163,6 +163,7 @@ class GuidedUpdate:
 def render_update(prepared: PreparedUpdate, detail: Detail = "short") -> str:
     """Render a newer release: verdict and text first, then parameters, dependencies, publisher and files."""
     from pinwarden.cli.render.surface_text import render_changes, render_surface, render_warnings
+    from pinwarden.cli.render.text import wrap
     from pinwarden.project.newer_releases import latest_version
 
     release = prepared.releases[0]
@@ -178,7 +179,7 @@ def render_update(prepared: PreparedUpdate, detail: Detail = "short") -> str:
     lines = [f"Dependencies: {'; '.join(prepared.dependencies) or 'unchanged'}"]
     lines += [f"Publisher: {row.message}" for row in prepared.published if row.severity != "info"]
     lines.append("The bytes of the release and its dependencies are verified.")
-    return "".join((*parts, *(f"{show_invisible(line)}\n" for line in lines))) + prepared.build_diff()
+    return "".join((*parts, *(wrap(line) for line in lines))) + prepared.build_diff()
 
 
 def _is_risky(prepared: PreparedUpdate) -> bool:

@@ -38,8 +38,8 @@ class SetupPlan(Record):
     """The servers that would be started, with the commands after pinning."""
     addresses: tuple[str, ...]
     """The addresses that would be contacted."""
-    unverified: int
-    """How many servers have a package that would be downloaded and hashed."""
+    unverified: tuple[str, ...]
+    """The servers whose package would be downloaded and hashed: scope and name, once for each configured release."""
     preview: EnforcementPreview
     """The edits that would let the clients start the servers through ``pinwarden run``."""
 
@@ -78,7 +78,7 @@ def _build_plan(setup: Setup) -> SetupPlan:
 
     unapproved = find_unapproved(setup)
     prepared = list(prepare_servers(setup, unapproved, silent=True))
-    unverified = {(server.scope, server.name) for server in setup.statuses() if server.verified in ("no", "partly")}
+    unverified = [f"{server.scope} {server.name}" for server in setup.statuses() if server.verified in ("no", "partly")]
     refused = {
         (configured.configured.path, configured.configured.pointer)
         for server in unapproved
@@ -99,7 +99,7 @@ def _build_plan(setup: Setup) -> SetupPlan:
         new_servers=tuple(_list_new_servers(unapproved)),
         commands=tuple(_describe_pinned(setup, *pair) for pair in prepared if pair[1].is_started),
         addresses=tuple(ready.description for _, ready in prepared if not ready.is_started),
-        unverified=len(unverified),
+        unverified=tuple(unverified),
         preview=preview,
     )
 
@@ -141,7 +141,9 @@ def _describe_plan(plan: SetupPlan) -> Iterator[str]:
     if plan.pinned_files:
         yield f"Pin: write exact releases into {plural(plan.pinned_files, 'file')}."
     if plan.unverified:
-        packages = "the package of 1 server" if plan.unverified == 1 else f"the packages of {plan.unverified} servers"
+        count, releases = len(set(plan.unverified)), len(plan.unverified)
+        packages = "the package of 1 server" if releases == 1 else f"the packages of {plural(count, 'server')}"
+        packages += f" ({releases} releases)" if releases > count else ""
         yield f"Verify: download and hash {packages} with all dependencies. This runs no package code."
     actions = [f"start {plural(len(plan.commands), 'server')} once"] if plan.commands else []
     actions += [f"connect to {', '.join(plan.addresses)}"] if plan.addresses else []

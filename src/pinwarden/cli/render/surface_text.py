@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pinwarden.cli.output import format_definition
 from pinwarden.cli.render.schema_text import describe_parameters, describe_schema, quote_name
 from pinwarden.cli.render.text import fit_reasons, render_inline_diff
+from pinwarden.core.json_values import is_json_equal
 from pinwarden.core.text import neutralize_log_commands, plural, show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, parse_change
 from pinwarden.surface.drift.summary import (
@@ -488,6 +489,8 @@ def _describe_change(change: Change, page: _Page, *, is_required: bool) -> list[
         lines = [show_invisible(line) for line in lines]
     elif change.kind in ("schema_added", "schema_removed"):
         lines = [show_invisible(describe_schema(after if before is ABSENT else before))]
+    elif change.field == "added" and isinstance(before, dict) and isinstance(after, dict):
+        lines = _describe_renamed(before, after, page)
     elif isinstance(before, str) and isinstance(after, str):
         return [render_inline_diff(before, after, None if page.whole_text else _MAX_TEXT)]
     else:
@@ -496,6 +499,24 @@ def _describe_change(change: Change, page: _Page, *, is_required: bool) -> list[
         lines = [show_invisible(label + _describe_sides(before, after, whole=page.whole_text))]
     if page.full and isinstance(after, dict | list):
         lines += format_definition(after).splitlines()
+    return lines
+
+
+def _describe_renamed(before: dict[str, Any], after: dict[str, Any], page: _Page) -> list[str]:
+    """Return the earlier name of an item, and how else it differs, as escaped lines."""
+    lines = [show_invisible(f"was {quote_name(before.get('name'))}")]
+    for member in sorted({*before, *after} - {"name"}):
+        old, new = before.get(member, ABSENT), after.get(member, ABSENT)
+        if is_json_equal(old, new):
+            continue
+        if member == "inputSchema" and not page.whole_text:
+            old, new = describe_parameters(before), describe_parameters(after)
+            if old == new:
+                old, new = ABSENT, "same parameters, other details"
+        if isinstance(old, str) and isinstance(new, str):
+            lines.append(f"{member}: {render_inline_diff(old, new, None if page.whole_text else _MAX_TEXT)}")
+        else:
+            lines.append(show_invisible(f"{member}: {_describe_sides(old, new, whole=page.whole_text)}"))
     return lines
 
 
