@@ -94,20 +94,28 @@ class SeveralClients(World):
 
 
 @contextmanager
-def several_clients(folder: Path, *, approved: bool = False, **commands: str) -> Iterator[SeveralClients]:
+def several_clients(folder: Path, **commands: str) -> Iterator[SeveralClients]:
     """For each client its command line of ``notes``; the server is locked and its bytes are pinned.
 
-    With ``approved``, its files are fetched and its tools approved. The first test of a process that asks for such a
-    world makes it, and the others get a copy.
+    The first test of a process that asks for such a world makes it, and the others get a copy.
     """
+    yield _copy_world(folder, commands, approved=False)
+
+
+@contextmanager
+def approved_clients(folder: Path, **commands: str) -> Iterator[SeveralClients]:
+    """The same with fetched files and approved tools."""
+    yield _copy_world(folder, commands, approved=True)
+
+
+def _copy_world(folder: Path, commands: dict[str, str], *, approved: bool) -> SeveralClients:
     url, packages = _start_registry()
     packages["acme-notes"] = [release("1.0.0", "One."), release("2.0.0", "Two.")]
     world = SeveralClients(folder=folder, variables={"NPM_CONFIG_REGISTRY": url, "KEY": "k"})
     object.__setattr__(world, "releases", packages["acme-notes"])
-    shutil.copytree(
-        _make_template(tuple(commands.items()), approved=approved), folder, symlinks=True, dirs_exist_ok=True
-    )
-    yield world
+    template = _make_template(tuple(commands.items()), approved=approved)
+    shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
+    return world
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.several_clients import SeveralClients, several_clients
+from tests.cli.several_clients import SeveralClients, approved_clients, several_clients
 from tests.cli.terminal import AtTerminal
 from tests.cli.test_enforce import KILLED
 from tests.cli.test_pin import CLAUDE, CODEX, Clients, floating_clients
@@ -137,7 +137,7 @@ class TestUpdates:
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[SeveralClients]:
         command = "npx -y acme-notes@1.0.0"
-        with several_clients(tmp_path, approved=True, claude=command, cursor=command) as made:
+        with approved_clients(tmp_path, claude=command, cursor=command) as made:
             yield made
 
     @pytest.mark.parametrize("options", [("--allow-execute", *ALLOWED), PLAIN], ids=["in one step", "release only"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.several_clients import SeveralClients, several_clients
+from tests.cli.several_clients import SeveralClients, approved_clients
 from tests.cli.terminal import AtTerminal
 from tests.cli.test_prove_fetch_run import World, needs_node
 from tests.docs.schemas import problems
@@ -25,7 +25,7 @@ pytestmark = needs_node
 def world(tmp_path: Path) -> Iterator[SeveralClients]:
     """Two clients with the same approved server, of which there is a newer release."""
     command = "npx -y acme-notes@1.0.0"
-    with several_clients(tmp_path, approved=True, claude=command, cursor=command) as made:
+    with approved_clients(tmp_path, claude=command, cursor=command) as made:
         yield made
 
 
