@@ -59,6 +59,8 @@ def entitlements_of(body: str, head: str = "", **others: str) -> Entitlements:
          "class Client extends Base { run() { return fetch('x'); } }", ["network"]),
         ("db.all(args.sql)", 'const { Database } = require("sqlite3").verbose(); const db = new Database("x");',
          ["filesystem:read", "filesystem:write"]),
+        ("(await pool.getConnection()).query(args.sql)", 'import mysql from "mysql2/promise"; '
+         "const pool = mysql.createPool({});", ["network"]),
         ("await sharp(args.path).png().toBuffer()", 'import sharp from "sharp";', ["filesystem:read"]),
         ("await getDocument({ url: args.url }).promise", 'import { getDocument } from "pdfjs-dist";',
          ["filesystem:read", "network"]),
@@ -206,11 +208,11 @@ def test_a_published_npm_server_has_the_entitlements_that_people_read_in_its_cod
 
 
 def test_the_npm_truth_is_pinned_to_bytes_and_two_thirds_of_it_were_not_seen_while_building() -> None:
-    counts = {"development": 0, "held out": 0, "fresh": 0}
+    counts = {"development": 0, "held out": 0, "fresh": 0, "fresh, later": 0}
     for each in NPM_TRUTH.values():
         assert len(each["sha256"]) == 64
         counts[each["set"]] += len(each["handlers"])
-    assert min(counts.values()) >= 30
+    assert min(counts.values()) >= 15
     assert len(NPM_TRUTH) >= 10
 
 

@@ -55,7 +55,7 @@ PACKAGES: Final = """
 network: axios got ky node-fetch undici superagent request request-promise needle cross-fetch isomorphic-fetch ofetch
 network: ws socket.io-client socket.io faye-websocket eventsource @octokit/* @slack/* @notionhq/client @linear/sdk
 network: googleapis google-auth-library @googleapis/* @google-cloud/* @google/* @aws-sdk/* aws-sdk @azure/*
-network: @azure-rest/* openai
+network: @azure-rest/* openai got-scraping
 network: @anthropic-ai/sdk stripe twilio @supabase/* pg pg-pool postgres mysql mysql2 mssql mongodb mongoose redis
 network: @redis/client ioredis @elastic/elasticsearch @opensearch-project/opensearch @pinecone-database/pinecone
 network: @qdrant/js-client-rest @kubernetes/client-node dockerode nodemailer ssh2 posthog-node @sentry/* imapflow
@@ -78,6 +78,7 @@ subprocess: execa cross-spawn shelljs zx node-pty @lydell/node-pty open tinyexec
 filesystem:read: which
 subprocess network: playwright playwright-core puppeteer puppeteer-core puppeteer-extra selenium-webdriver
 subprocess network: @playwright/test chrome-launcher patchright rebrowser-puppeteer mermaid-isomorphic
+subprocess: spawn-rx
 subprocess network: @mermaid-js/mermaid-cli md-to-pdf capture-website
 -: playwright:devices playwright-core:devices puppeteer:KnownDevices playwright:errors
 subprocess filesystem:read filesystem:write: simple-git isomorphic-git
@@ -134,6 +135,7 @@ native: koffi ffi-napi ref-napi bindings node-gyp-build ffi-rs
 -: @fastify/cors raw-body tslib core-js regenerator-runtime reflect-metadata inversify tsyringe typescript
 -: @babel/runtime inherits safe-buffer iconv-lite form-data formdata-node abort-controller event-target-shim
 -: http-proxy-agent https-proxy-agent socks-proxy-agent proxy-agent global-agent string-similarity fuse.js
+-: turndown-plugin-gfm node-sql-parser
 -: fuzzysort fastest-levenshtein escape-html escape-string-regexp js-tiktoken tiktoken gpt-tokenizer
 -: franc natural compromise stopword dedent common-tags slugify change-case pluralize nunjucks mustache ejs pug
 -: handlebars liquidjs eta big.js bignumber.js decimal.js long number-to-words @types/* untildify is-docker

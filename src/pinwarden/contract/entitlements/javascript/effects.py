@@ -86,10 +86,12 @@ def extend(item: External, name: str) -> External:
 @lru_cache(_MAX_CACHED)
 def find_kinds(item: External) -> Kinds | None:
     """Return the entitlements that a call of this name needs; None if the catalogue does not cover it."""
-    for root in dict.fromkeys((item.root, get_package(item.root))):
+    package = get_package(item.root)
+    for root in dict.fromkeys((item.root, package)):
+        needed = _ROWS.get((root, ())) or _ROWS.get((package, ()))
         for length in range(len(item.members), -1, -1):
             kinds = _ROWS.get((root, item.members[:length]))
-            if kinds is None or (not kinds and length and _ROWS.get((root, ())) and "()" in item.members[length:]):
+            if kinds is None or (not kinds and length and needed and "()" in item.members[length:]):
                 continue  # a factory that needs nothing may return a client that does
             return kinds
     for prefix, kinds in _WILDCARDS.items():
