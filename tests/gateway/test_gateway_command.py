@@ -651,6 +651,8 @@ def test_readiness_reports_unreadable_approvals_without_naming_servers(tmp_path:
             poll(lambda: "all messages of notes are blocked" in at.said)
             assert "error" in at.ask("notes", at.token)[1]
             assert at.names("more", at.token) == ["search_notes"]
+            code, _, err = check(project, "--allow-execute")
+            assert (code, "all messages of notes are blocked" in err) == (1, True)
             surface.write_bytes(text)
             poll(lambda: at.get("/readyz")[0] == 200)
 

@@ -82,7 +82,8 @@ def _configure_gateway(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
+        help="print what would be served, then exit; the exit code is 1 if a server cannot be served or "
+        "its approvals cannot be read",
     )
     add_alerts_argument(parser)
     add_log_arguments(parser)
@@ -215,7 +216,7 @@ def gateway(args: Namespace) -> int:
 
         def announce_start(host: str, port: int, locked: LockedUpstreams) -> None:
             nonlocal complete
-            complete = not locked.problems
+            complete = not locked.problems and not server.unreadable
             progress.close()
             _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{bracket_ipv6(host)}:{port}", locked)
             if token and not args.check:
@@ -229,7 +230,8 @@ def gateway(args: Namespace) -> int:
                 register_gateway(state.running_folder, client=None),
                 send_gateway_alerts(None if args.check else args.alerts, state, notices),
             ):
-                drained = serve(HttpGateway(project, state, settings, notices), announce_start, token, once=args.check)
+                server = HttpGateway(project, state, settings, notices)
+                drained = serve(server, announce_start, token, once=args.check)
             if not drained:
                 notices("some open requests were ended")
         finally:

@@ -107,7 +107,7 @@ class HttpGateway:
         self._publication_problem = ""
         self._locks_mark: Mark | None = None
         """The mark of the feed before the last successful query of published locks."""
-        self._unreadable: set[str] = set()
+        self.unreadable: set[str] = set()
         """Names of servers whose approvals cannot be read."""
         self.endpoint: Endpoint | None = None
         self.serving: HttpServer | None = None
@@ -383,11 +383,11 @@ class HttpGateway:
 
         upstreams, now = tuple(manager.upstreams.values()), manager.clock()
         problems = await asyncio.get_running_loop().run_in_executor(None, find_unreadable)
-        for name in problems.keys() - self._unreadable:
+        for name in problems.keys() - self.unreadable:
             self._write_log(
                 f"all messages of {name} are blocked, because its approvals cannot be read: {problems[name]}"
             )
-        self._unreadable = set(problems)
+        self.unreadable = set(problems)
         # /readyz is public, so it does not name servers.
         self._approval_problem = (
             f"all messages of {plural(len(problems), 'server')} are blocked, because approvals cannot be read"
