@@ -217,8 +217,13 @@ class _Worker:
         )
 
     def _read_surface(self, digest: str) -> Surface | None:
-        with self._database.transaction() as transaction:
-            return store.read_surface(transaction, digest)
+        """Return the last surface of a server. Waits for a database that restarts: the server did not fail."""
+
+        def read() -> Surface | None:
+            with self._database.transaction() as transaction:
+                return store.read_surface(transaction, digest)
+
+        return repeat_while_unavailable(read) if digest else None
 
     def _read_options(self, number: int) -> ExaminationOptions:
         """Return the options for the servers of a run, and open what this machine requested in it."""
