@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -217,3 +218,27 @@ def test_a_code_is_valid_for_one_sign_in(dashboard: Dashboard) -> None:
     assert (answer.status, "SIGN_IN_FAILED" in answer.text) == (403, True)
     assert len(dashboard.codes) == 2
     assert Client(dashboard.url).sign_in(f" {dashboard.codes[-1].lower()} ").status == 303
+
+
+def test_people_ask_and_comment_and_nothing_is_decided(world: ReviewWorld) -> None:
+    """Attack: markup in a comment; a comment on what does not exist, without text, or too long."""
+    (name,) = world.serve(EVIL)
+    before = world.files()
+    with serving_dashboard(world.state, role="viewer", name="vic") as dashboard:
+        viewer = dashboard.client()
+        ask = {"review": name, "kind": "question", "content": "Is <script>this</script> meant?"}
+        assert viewer.submit("comment", ask).status == 303
+        page = viewer.page(f"reviews/{name}/")
+        assert "question vic" in page.text
+        assert "Is &lt;script&gt;this&lt;/script&gt; meant?" in page.html
+        for path in ("", "reviews/"):
+            assert "question by vic" in viewer.page(path).text
+        (comment,) = json.loads(viewer.page(f"api/reviews/{name}").body)["comments"]
+        assert (comment["kind"], comment["by"], comment["content"]) == ("question", "vic", ask["content"])
+        for wrong in ({"content": " "}, {"content": "x" * 2001}, {"kind": "approve"}):
+            assert viewer.submit("comment", {**ask, **wrong}).status == 422
+        assert viewer.submit("comment", {**ask, "review": "0" * 32}).status == 404
+        assert viewer.post(f"{viewer.base}comment", ask).status == 403
+        assert viewer.submit("comment", {**ask, "kind": "comment", "content": "No."}).status == 303
+        assert "question by vic" not in viewer.page("reviews/").text, "it was answered"
+    assert (world.files(), world.waiting(), world.events()) == (before, [name], [])

@@ -52,6 +52,9 @@ def answer_post(sources: Sources, request: DashboardRequest, body: JsonObject) -
         changes = body.strings("changes", max_items=MAX_TOGETHER)
         form = {"action": (body.string("action"),), "change": changes, "why": (body.string("why", default=""),)}
         act = decisions.decide
+    elif request.path == "api/comments":
+        form = {"review": (body.string("name"),), **{each: (body.string(each),) for each in ("kind", "content")}}
+        act = decisions.comment
     elif request.path == "api/undo":
         form = {"name": body.strings("names", max_items=MAX_TOGETHER), "why": (body.string("why", default=""),)}
         act = decisions.reopen
@@ -81,7 +84,11 @@ def _get_reviews(sources: Sources, request: DashboardRequest) -> Json:
 
 
 def _get_review(sources: Sources, _: DashboardRequest, name: str) -> Json:
-    return _change_to_json(show_change(sources, sources.state.reviews.get(name)))
+    comments = [
+        {"kind": comment.kind, "by": comment.written_by, "written": comment.written, "content": comment.content}
+        for comment in sources.state.reviews.list_comments(name)
+    ]
+    return {**_change_to_json(show_change(sources, sources.state.reviews.get(name))), "comments": comments}
 
 
 def _change_to_json(change: ChangeView) -> Json:

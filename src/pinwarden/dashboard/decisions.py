@@ -16,6 +16,7 @@ from pinwarden.dashboard.review_pages import (
 from pinwarden.dashboard.shown_change import check_rendered
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.review import approve_reviews, reject_reviews, reopen_reviews
+from pinwarden.gateway.store.reviews import ReviewComment
 from pinwarden.gateway.store.tokens import revoke_tokens
 from pinwarden.html.pages import PageContent
 from pinwarden.project.approval_candidate import SHOWN_IN_DASHBOARD
@@ -122,10 +123,29 @@ def check_log(sources: Sources, request: DashboardRequest) -> Redirect:
     return Redirect(path="audit/")
 
 
+def comment(sources: Sources, request: DashboardRequest) -> Redirect:
+    """Store a comment about a change, or a question to other reviewers. Everyone who signed in may write one."""
+    text, kind = request.get("content").strip(), request.get("kind")
+    if kind not in ("comment", "question") or not 1 <= len(text) <= _MAX_REASON or "\0" in text:
+        raise PinwardenError("USAGE", f"a comment or question has 1 to {_MAX_REASON} characters")
+    review = sources.state.reviews.get(request.get("review"))
+    written = ReviewComment(
+        name=review.name,
+        position=0,
+        written_by=request.session.person.name,
+        written=sources.now(),
+        kind=kind,
+        content=text,
+    )
+    sources.state.reviews.add_comment(written)
+    return Redirect(path=f"reviews/{review.name}/#comments")
+
+
 ACTIONS: dict[str, Callable[[Sources, DashboardRequest], Redirect]] = {
     "decide": decide,
     "reopen": reopen,
     "revoke-token": revoke_token,
     "check-log": check_log,
+    "comment": comment,
 }
 """What a form at a path does."""

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.contract.costs import estimate_tokens
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items, identify_server
+from pinwarden.dashboard.sources import (
+    DashboardRequest,
+    Sources,
+    Values,
+    group_blocked_items,
+    identify_server,
+    list_remarks,
+)
 from pinwarden.gateway.store.reviews import PENDING, Sighting
 from pinwarden.html.pages import PageContent
 from pinwarden.project.status import ServerStatus
@@ -100,7 +107,7 @@ def build_server_page(sources: Sources, _: DashboardRequest, server_id: str) -> 
         "available": [item for item in items if item.state != "blocked"],
         "blocked": [item for item in items if item.state == "blocked"],
         "tokens": sum(item.tokens for item in items if item.state != "blocked" and item.sighting.entity == "tool"),
-        "first_approvals": sources.state.reviews.list_first_approvals(),
+        "remarks": list_remarks(sources),
         "reviews": [review for review in sources.state.reviews.select((PENDING,)) if review.server == server.name],
     }
     return PageContent(template="server.html", values=values)

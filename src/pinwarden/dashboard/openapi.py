@@ -100,6 +100,18 @@ def build_openapi() -> Json:
                 why=False,
                 answer=_object(newly_refused=_COUNT, calls=_COUNT, differences=_array({"type": "object"})),
             ),
+            "/api/comments": _post(
+                "Comment on a change, or ask other reviewers",
+                {
+                    **_object(
+                        name=_NAME,
+                        kind={"enum": ["comment", "question"]},
+                        content={"type": "string", "minLength": 1, "maxLength": 2000},
+                    ),
+                    "additionalProperties": False,
+                },
+                why=False,
+            ),
             "/api/undo": _post(
                 "Undo decisions",
                 {**_object(names={**_array(_NAME), "minItems": 1, "maxItems": 100}), "additionalProperties": False},
@@ -135,6 +147,7 @@ _CHANGE = _object(
     served=_TEXT,
     approval_goes_to=_OPTIONAL,
     needs_two_people=_BOOLEAN,
+    comments=_array(_object(kind=_TEXT, by=_TEXT, written=_TEXT, content=_TEXT)),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.dashboard.review_pages import count_levels, group_by_server
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items, read_part
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, group_blocked_items, list_remarks, read_part
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
 from pinwarden.html.pages import PageContent
 from pinwarden.project.status import ServerStatus
@@ -31,7 +31,7 @@ def _summarize_pending(sources: Sources, reviews: list[Review]) -> Values:
     ranks = {"critical": 0, "review": 1, "info": 2}
     waiting = sorted(reviews, key=lambda review: (ranks.get(review.level, 0), review.opened, review.name))
     return {
-        "first_approvals": sources.state.reviews.list_first_approvals(),
+        "remarks": list_remarks(sources),
         "counts": count_levels(reviews),
         "total": len(reviews),
         "oldest": min((review.opened for review in reviews), default=None),

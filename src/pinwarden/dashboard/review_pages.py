@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.dashboard.activity import Use
 from pinwarden.dashboard.shown_change import ChangeView, encode_rendered, show_change, show_changes
-from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, identify_server, read_part
+from pinwarden.dashboard.sources import DashboardRequest, Sources, Values, identify_server, list_remarks, read_part
 from pinwarden.gateway.baselines import Baseline
 from pinwarden.gateway.store.reviews import APPROVED, PENDING, REJECTED, Review
 from pinwarden.html.pages import PageContent
@@ -47,7 +47,7 @@ def build_queue_page(sources: Sources, request: DashboardRequest) -> PageContent
         "server_name": next((review.server for review in matching if server), ""),
         "groups": group_by_server(shown),
         "decided": shown if view == "decided" else (),
-        "first_approvals": sources.state.reviews.list_first_approvals(),
+        "remarks": list_remarks(sources),
         "total": len(matching),
         "unfiltered": len(reviews),
         "counts": count_levels(reviews),
@@ -103,6 +103,7 @@ def build_review_page(
         "newer": _find_newer(review, pending),
         "next": next(iter(others), None),
         "history": history,
+        "comments": sources.state.reviews.list_comments(review.name),
         "places": {earlier.name: _describe_place(earlier) for earlier in history},
         "sightings": sources.state.observed_definitions.select_item(review.server, review.entity, review.item),
         "uses": read_part(lambda: _list_uses(sources, review)),

@@ -77,6 +77,16 @@ class Redirect(Record):
     path: str
 
 
+def list_remarks(sources: Sources) -> dict[str, list[str]]:
+    """Return what lists say about pending changes besides their severity, by review."""
+    remarks: dict[str, list[str]] = {}
+    for name, first in sources.state.reviews.list_first_approvals().items():
+        remarks.setdefault(name, []).append(f"1 of 2 approvals, by {first.approved_by}")
+    for name, person in sources.state.reviews.list_questions().items():
+        remarks.setdefault(name, []).append(f"question by {person}")
+    return remarks
+
+
 def identify_server(name: str) -> str:
     """Return the word for a server in addresses. No name of a server is part of an address."""
     return sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:16]

@@ -29,6 +29,7 @@ SUPERSEDED = "superseded"
 STATES = (PENDING, APPROVED, REJECTED, SUPERSEDED)
 
 _MAX_SUPERSEDED = 20  # old reviews kept for one item, so that a server that always changes does not fill the disk
+_MAX_COMMENTS = 100  # about one review
 _MAX_PENDING = 2000  # pending reviews of one server; further changes are blocked, but only the audit log has them
 _NAME_LENGTH = 32  # hex digits, so that no server can construct two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
@@ -73,6 +74,20 @@ class FirstApproval(Record):
     why: str
     approved: str
     """When it was given."""
+
+
+class ReviewComment(Record):
+    """What a person wrote about a review. It decides nothing."""
+
+    name: str
+    """The name of the review."""
+    position: int
+    written_by: str
+    written: str
+    """When it was written."""
+    kind: str
+    """``comment``, or ``question`` to other reviewers."""
+    content: str
 
 
 class ReviewDecision(Record):
@@ -162,13 +177,15 @@ class Reviews:
         return counts
 
     def read_change_mark(self) -> tuple[Row, ...]:
-        """Return a value that differs after every change of what is pending, and after every decision."""
-        return tuple(
-            self._database.rows(
-                "SELECT state, COUNT(*), MAX(opened), MAX(last_seen), MAX(decided) FROM review"
-                " GROUP BY state ORDER BY state"
-            )
-        ) + tuple(self._database.rows("SELECT COUNT(*), MAX(approved) FROM first_approval"))
+        """Return a value that differs after every change of what is pending, every decision, and every comment."""
+        queries = (
+            "SELECT state, COUNT(*), MAX(opened), MAX(last_seen), MAX(decided) FROM review"
+            " GROUP BY state ORDER BY state",
+            "SELECT COUNT(*), MAX(approved) FROM first_approval",
+            "SELECT COUNT(*) FROM review_comment",
+        )
+        with self._database.transaction() as transaction:
+            return tuple(row for query in queries for row in transaction.rows(query))
 
     def select_item(self, server: str, entity: str, item: str) -> list[Review]:
         """Return the reviews of an item, the newest first."""
@@ -200,6 +217,39 @@ class Reviews:
             why = "is ambiguous: several reviews begin with it" if rows else "is not the name of a review"
             raise PinwardenError("REVIEW_NOT_FOUND", f"{name[:80]!a} {why}")
         return _parse_review(rows[0])
+
+    def list_comments(self, name: str) -> list[ReviewComment]:
+        """Return the comments about a review, the oldest first."""
+        columns = ", ".join(field_names(ReviewComment))
+        rows = self._database.rows(
+            f"SELECT {columns} FROM review_comment WHERE name = ? ORDER BY position",  # noqa: S608
+            (name,),
+        )
+        return [ReviewComment(**dict(zip(field_names(ReviewComment), row, strict=True))) for row in rows]
+
+    def list_questions(self) -> dict[str, str]:
+        """Return who asked, by review, where a question is the last comment."""
+        rows = self._database.rows(
+            "SELECT review_comment.name, review_comment.written_by FROM review_comment JOIN (SELECT name AS of_review,"
+            " MAX(position) AS last FROM review_comment GROUP BY name) AS newest ON review_comment.name ="
+            " newest.of_review AND review_comment.position = newest.last WHERE review_comment.kind = 'question'"
+        )
+        return {str(name): str(by) for name, by in rows}
+
+    def add_comment(self, comment: ReviewComment) -> None:
+        """Store a comment as the last one of its review. Raises ``INPUT_LIMIT`` if the review has too many."""
+        columns = ", ".join(field_names(ReviewComment))
+        with self._database.transaction(exclusive="reviews") as transaction:
+            row = transaction.row("SELECT MAX(position) FROM review_comment WHERE name = ?", (comment.name,))
+            position = (row[0] if row and row[0] is not None else 0) + 1
+            if position > _MAX_COMMENTS:
+                raise PinwardenError("INPUT_LIMIT", f"a review has at most {_MAX_COMMENTS} comments")
+            placed = replace(comment, position=position)
+            transaction.run(
+                f"INSERT INTO review_comment ({columns}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+                tuple(getattr(placed, name) for name in field_names(ReviewComment)),
+            )
+            transaction.notify(TOPIC)
 
     def list_first_approvals(self) -> dict[str, FirstApproval]:
         """Return the first approvals of changes that need two, by review."""
