@@ -9,6 +9,16 @@ from tools.outputs.parts import ENTITIES, KEY, LOCK_CLIENT, output
 from tools.schema_words import CODE, COUNT, FULL_TEXT, SHA256, SRI, TEXT, TRUTH, Schema, array, exactly, one_of, or_null
 
 
+def config_check() -> Schema:
+    problem = exactly({"table": FULL_TEXT, "code": CODE, "message": TEXT})
+    return output("config check", exactly({"file": FULL_TEXT, "tables": array(FULL_TEXT), "problems": array(problem)}))
+
+
+def config_explain() -> Schema:
+    setting = exactly({"key": FULL_TEXT, "value": TEXT, "from": one_of(("file", "default"))})
+    return output("config explain", exactly({"file": FULL_TEXT, "settings": array(setting)}))
+
+
 def policy_init() -> Schema:
     return output(
         "policy init",
@@ -78,6 +88,8 @@ def policy_what_if() -> Schema:
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {
+    "config check": config_check,
+    "config explain": config_explain,
     "policy init": policy_init,
     "policy check": policy_check,
     "policy digest": policy_digest,

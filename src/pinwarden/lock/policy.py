@@ -20,6 +20,9 @@ from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
 from pinwarden.lock.gateway_policy import GatewayPolicy, parse_gateway_policy
 from pinwarden.lock.policy_table import GlobPattern, PolicyTable, normalize_host, policy_error
 
+POLICY_TABLES = ("policy", "identity", "remotes")
+"""The tables of ``pinwarden.toml``."""
+
 # ToolPin's policy
 
 _TOOLPIN_SOURCES = ("toolpin", "official", "docker", "pulsemcp", "smithery", "glama")
@@ -332,7 +335,10 @@ def parse_policy(data: bytes) -> Policy:
 def parse_policy_file(data: bytes) -> Policy | None:
     """Parse a project's ``pinwarden.toml``. None if it has only other settings, such as ``[identity]``."""
     document = _parse_toml(data)
-    if "policy" not in document and {"identity", "remotes"} & document.keys():
+    for name in document:
+        if name not in POLICY_TABLES:
+            raise policy_error(name[:80], f"is not a known table; known: {', '.join(POLICY_TABLES)}")
+    if "policy" not in document and document:
         return None
     return _policy_from_document(document)
 

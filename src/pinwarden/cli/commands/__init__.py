@@ -49,6 +49,8 @@ _CATALOG = {
         "explain": ("status", "explain", "Explain what is locked for a server, and why it has its trust tier"),
         "doctor": ("status", "doctor", "Compare client configurations with the lock"),
         "secrets audit": ("status", "secrets_audit", "Find secrets stored as plain text in client configurations"),
+        "config check": ("config", "config_check", "Check pinwarden.toml for mistakes"),
+        "config explain": ("config", "config_explain", "Show the settings that apply, and where each is from"),
         "policy init": ("policy", "policy_init", "Write a policy to start from"),
         "policy check": ("policy", "policy_check", "Check the locked servers against the policy"),
         "policy digest": ("policy", "policy_digest", "Print the digest of the policy"),
@@ -188,6 +190,7 @@ TASKS = {task: tuple(dict.fromkeys(name.split()[0] for name in commands)) for ta
 
 FAMILIES = {
     "secrets": "Find plaintext secrets in client configurations",
+    "config": "Check and explain pinwarden.toml",
     "policy": "Write and check rules for locked servers",
     "identity": "Try the issuer of access tokens and logins",
     "remote": "Connect remote servers that need a token of the person who uses them",
