@@ -51,8 +51,13 @@ NEEDS_MORE = (
     "pinwarden alerts test",
     "pinwarden fleet join",
     "pinwarden fleet sync",
+    "pinwarden remote connect",
+    "pinwarden census run fleet",
 )
-"""Examples that need an OCI registry or a terminal, run until they are stopped, or take long: each has its own test."""
+"""Examples that need an OCI registry, a login, a fleet or a terminal, run until they are stopped, or take long.
+
+Each has its own test.
+"""
 
 
 def examples(name: str) -> list[str]:
@@ -256,6 +261,13 @@ def _identity(reader: Reader, stack: ExitStack) -> None:
     (reader.root / "token.txt").write_text(key.sign(claims))
 
 
+def _policy(reader: Reader, _: ExitStack) -> None:
+    """A policy to propose, and a recorded call."""
+    reader.run("policy", "init", "--recommended")
+    (reader.root / "pinwarden.toml").rename(reader.root / "proposed.toml")
+    reader.run("run", "--name", "notes", "--", "python3", "notes_server.py")
+
+
 PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "artifacts": _packages,
     "bundle": _bundle,
@@ -265,6 +277,7 @@ PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "install": _install,
     "lock": _registry_cache,
     "operator": _operator,
+    "policy": _policy,
     "registry": lambda reader, stack: reader.publish(stack),
     "run": _built,
     "scan": _skills,
