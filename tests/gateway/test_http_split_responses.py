@@ -71,6 +71,9 @@ class Wire:
         self.ways.append("short")
         self.outcomes += [(status, session), body, ("end",)]
 
+    def on_challenge(self, challenge: str) -> None:
+        """Not part of these tests."""
+
     def on_head(self, status: int, session: str) -> None:
         self.outcomes.append((status, session))
 

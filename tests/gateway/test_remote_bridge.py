@@ -267,7 +267,11 @@ def test_a_missing_variable_ends_the_bridge_before_anything_is_sent() -> None:
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (401, "the server requires authentication (HTTP status 401); add its header to the client's entry"),
+        (
+            401,
+            "the server requires authentication (HTTP status 401); connect it with pinwarden remote connect, or add "
+            "its header to the client's entry",
+        ),
         (500, "the server responded with HTTP status 500"),
     ],
 )

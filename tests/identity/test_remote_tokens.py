@@ -244,8 +244,9 @@ def test_a_registered_client_keeps_its_registration(world: World) -> None:
 
 
 def test_step_up_requests_the_earlier_scopes_too(world: World) -> None:
-    grant = world.connect(ALICE, "alice")
-    world.tokens.note_missing_scopes(grant.id, ["tools:call", "tools:read"])
+    world.connect(ALICE, "alice")
+    world.tokens.note_missing_scopes(world.target, ALICE, ["tools:call", "tools:read"])
+    world.tokens.note_missing_scopes(world.target, BOB, ["tools:call"])
     pending, _ = world.tokens.begin(world.target, ALICE, REDIRECT)
     assert pending.request.scopes == ("tools:read", "offline_access", "tools:call")
     assert world.connect(ALICE, "alice").scopes.split() == ["tools:read", "tools:call"]

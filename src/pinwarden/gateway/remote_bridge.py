@@ -446,7 +446,7 @@ def _authorize(request: HttpRequest, token: RemoteToken | None) -> HttpRequest:
 def _explain_refusal(credential: RemoteCredential, response: HttpResponse) -> str:
     if response.status == _UNAUTHORIZED or credential.token is None:
         return credential.explain_missing()
-    return credential.explain_refusal(credential.token, response.header("www-authenticate") or "")
+    return credential.explain_refusal(response.header("www-authenticate") or "")
 
 
 def _describe_status(status: int) -> str:

@@ -120,11 +120,6 @@ class Grants:
         )
         return None if row is None else _to_grant(row)
 
-    def read(self, grant_id: str) -> Grant | None:
-        """Return the grant with this id; None if there is none."""
-        row = self._database.row(f"SELECT {_COLUMNS} FROM remote_grant WHERE id = ?", (grant_id,))  # noqa: S608
-        return None if row is None else _to_grant(row)
-
     def open_tokens(self, grant: Grant) -> tuple[RemoteClient, IssuedTokens] | None:
         """Decrypt the tokens of a grant; None if they changed in the meantime. Raises GRANT_KEY_INVALID."""
         row = self._database.row(

@@ -35,6 +35,8 @@ class RemoteTarget(Record):
     url: str = field(repr=False)
     settings: RemoteSettings = field(default_factory=RemoteSettings)
     allow_private: bool = False
+    connect_at: str = ""
+    """The address of the dashboard on which people connect the server, for messages; empty if it is not known."""
 
     @property
     def address(self) -> str:
@@ -189,10 +191,10 @@ class RemoteTokens:
             else:
                 time.sleep(_WAIT_SECONDS)
 
-    def note_missing_scopes(self, grant_id: str, scopes: Sequence[str]) -> None:
+    def note_missing_scopes(self, target: RemoteTarget, owner: GrantOwner, scopes: Sequence[str]) -> None:
         """Remember the scopes that a server asked for, for the next time that the person connects it."""
-        grant = self.grants.read(grant_id)
-        if grant is not None and scopes:
+        grant = self.grants.find(target.choose_owner(owner), target.server, target.address)
+        if grant is not None:
             held = (*grant.scopes.split(), *grant.wanted.split())
             more = [scope for scope in scopes if scope not in held]
             if more:
@@ -293,14 +295,14 @@ class RemoteCredential:
         err = self._missing or describe_missing_grant(self._target, self._owner, "the server refused its token")
         return f"{err.message}. {err.hint}"
 
-    def explain_refusal(self, token: RemoteToken, challenge: str) -> str:
+    def explain_refusal(self, challenge: str) -> str:
         """Return why a server refused a request with a valid token, and what the person can do. Blocks."""
         parameters = parse_bearer_challenge(challenge)
         server = self._target.server
         if parameters.get("error") != "insufficient_scope":
             return f"{server} does not allow this with the connected account"
         scopes = parameters.get("scope", "").split()
-        self._tokens.note_missing_scopes(token.grant_id, scopes)
+        self._tokens.note_missing_scopes(self._target, self._owner, scopes)
         hint = describe_missing_grant(self._target, self._owner).hint
         return f"{server} needs more permissions ({' '.join(scopes)[:200] or 'it does not say which'}). {hint}"
 
@@ -314,7 +316,8 @@ def describe_missing_grant(target: RemoteTarget, owner: GrantOwner, problem: str
     else:
         option = ""
     command = f"pinwarden remote connect {target.server}{option}"
-    hint = f"Run: {command}" if owner.issuer == LOCAL or option else "Connect it on the page Remotes of the dashboard."
+    where = f"at {target.connect_at}" if target.connect_at else "in the dashboard"
+    hint = f"Run: {command}" if owner.issuer == LOCAL or option else f"Connect it {where}, on the page Remotes."
     why = f"has to be connected again, because {problem}" if problem else "is not connected for this user"
     return PinwardenError("REMOTE_NOT_CONNECTED", f"{target.server[:120]!a} {why}", hint=hint)
 

@@ -146,6 +146,12 @@ def _add_access_arguments(parser: ArgumentParser) -> None:
         "--allow-private", action="store_true", help="allow remote servers whose names resolve to private addresses"
     )
     parser.add_argument(
+        "--dashboard-url",
+        default="",
+        metavar="URL",
+        help="address of the dashboard, for messages to users who have to connect a remote server",
+    )
+    parser.add_argument(
         "--pass-env",
         action="append",
         default=[],
@@ -322,6 +328,7 @@ def _build_settings(args: Namespace) -> Settings:
         when_unavailable=args.when_away,
         shared_approvals=args.approvals == "database",
         published=args.published,
+        dashboard_url=args.dashboard_url,
         signers=_read_signers(args),
         limits=HttpLimits(
             drain_seconds=args.drain_seconds,

@@ -54,6 +54,8 @@ class Conversation(MessageRelay):
         budget = budget or MemoryBudget(limits.max_queued_bytes)
         super().__init__(session, recorder, limits, clock, executor or FairExecutor(), budget, tracing)
         self.forget_era: Callable[[], None] = lambda: None
+        self.person = ("", "")
+        """Whose grants of remote servers the client may use: issuer and subject."""
         self.stream_keeps_session_open = True
         """Whether an open notification stream counts as use of the conversation."""
         self._on_closed = on_closed

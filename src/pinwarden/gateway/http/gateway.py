@@ -35,6 +35,7 @@ from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.project.project import load_policies
 from pinwarden.system.files import read_file, read_file_stamp
 from pinwarden.system.processes import kill_all_trees
+from pinwarden.system.state_folder import GRANT_KEY_FILE
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenUnavailable
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.shared_budgets import SharedBudgets
     from pinwarden.gateway.state import GatewayState
+    from pinwarden.identity.remote_tokens import RemoteTokens
     from pinwarden.project.project import Project
     from pinwarden.system.change_feed import ChangeFeed, Mark
 
@@ -70,6 +72,8 @@ class Settings(Record):
     signers: LockSigners | None = None
     """Whose signatures a published lock needs; None if none are needed."""
     limits: HttpLimits = HttpLimits()
+    dashboard_url: str = ""
+    """Where users connect remote servers, for error messages."""
 
 
 class HttpGateway:
@@ -98,6 +102,8 @@ class HttpGateway:
         self._factory = UpstreamFactory(
             project, settings.permissions, settings.limits, self._create_recorder, write_log
         )
+        self._factory.open_remote_tokens = self._open_remote_tokens
+        self._factory.dashboard_url = settings.dashboard_url
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
         self._logged: set[str] = set()
@@ -221,6 +227,11 @@ class HttpGateway:
             await loop.run_in_executor(None, recorder.close)
         await loop.run_in_executor(None, self.log.close)
 
+    def _open_remote_tokens(self) -> RemoteTokens:
+        from pinwarden.gateway.remote_grants import open_remote_tokens
+
+        return open_remote_tokens(self._state, self._project.variables, record=self.log.record_durably)
+
     def _describe_spooling(self) -> str:
         """Return a warning if events wait for the audit database; otherwise an empty string."""
         problem = None if self.log.refusal is not None else self.log.problem
@@ -296,7 +307,10 @@ class HttpGateway:
 
     def _create_known_clients(self, one_time_token: str) -> KnownClients:
         digest = hash_token(one_time_token)
-        temporary = {digest: GatewayClient(name="local", token=digest)} if one_time_token else {}
+        temporary = {}
+        if one_time_token:  # only for clients on this machine: they act for its user
+            person = ("local", self._state.read_host_id())
+            temporary[digest] = GatewayClient(name="local", token=digest, person=person)
         return KnownClients(
             self._state.tokens.list_valid,
             temporary,
@@ -431,7 +445,8 @@ class HttpGateway:
     def _read_file_stamps(self) -> tuple[object, ...]:
         """Read values that change when the lock or the policy file changes."""
         policy = self._project.policy_file
-        return tuple(read_file_stamp(path) for path in (self._project.lock, policy))
+        key = self._state.folder / GRANT_KEY_FILE  # made when the user connects the first remote server
+        return tuple(read_file_stamp(path) for path in (self._project.lock, policy, key))
 
     def _log_once(self, text: str) -> None:
         if text not in self._logged:
@@ -587,6 +602,7 @@ class KnownClients:
                 servers=token.servers,
                 token=token.digest,
                 teams=token.teams,
+                person=("static", token.client),
                 scopes=token.scopes,
                 expires_at=token.expiry,
             )

@@ -148,6 +148,8 @@ class GatewayClient(Record):
     streams that were opened with it, even if the client has other tokens."""
     teams: tuple[str, ...] = ()
     """The client's teams, for the rules of the policy."""
+    person: tuple[str, str] = ("", "")
+    """Whose grants of remote servers the client may use: issuer and subject. Empty for none."""
     scopes: frozenset[str] = field(default=ALL_SCOPES, compare=False)
     resources: tuple[str, ...] = field(default=(), compare=False)
     """The paths below ``/mcp/`` that an access token was issued for; empty for all, and for ``/mcp`` itself."""

@@ -377,6 +377,10 @@ class ToolCall(PostedRequest, UpstreamRequest):
         if not self.has_response:
             conversation.on_response_ended(self, "the response was empty")
 
+    def on_challenge(self, challenge: str) -> None:
+        """Pass a refusal on to a general listener."""
+        self._create_fallback_listener().on_challenge(challenge)
+
     def on_head(self, status: int, session: str) -> None:
         """Pass the response on to a general listener, because it arrives in parts."""
         self._create_fallback_listener().on_head(status, session)

@@ -86,19 +86,19 @@ class RemoteTransport:
         self._handshaken = False
         """Whether ``initialize`` succeeded, so that later messages belong to a session."""
         self._server_session_ended = False
-        self._unknown_session_posts: list[_PostListener] = []
+        self._unknown_session_posts: list[PostListener] = []
         """Posts with a status that may mean that the server does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._call_heads: dict[tuple[str, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
-        self._notifications: dict[_PostListener, tuple[UpstreamRequest, float]] = {}
+        self._notifications: dict[PostListener, tuple[UpstreamRequest, float]] = {}
         """Notifications and responses of the client that the server has not accepted yet."""
         self.pending_bytes = 0
         """Bytes of the notifications and responses that the server has not accepted yet."""
         self._budget = owner.budget
         self._max_notification_bytes = limits.max_unsent_bytes
         self._grace_seconds = limits.grace_seconds
-        self._initialized_post: _PostListener | None = None
+        self._initialized_post: PostListener | None = None
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
         """Requests that wait until the server accepts ``notifications/initialized``, which they must not overtake."""
@@ -108,13 +108,18 @@ class RemoteTransport:
         self._call_soon = asyncio.get_running_loop().call_soon
         self._stream: UpstreamRequest | None = None
         self._closed = False
-        self._fixed_headers = b" HTTP/1.1\r\n" + server.head
+        self._set_fixed_headers()
+
+    def _set_fixed_headers(self, authorization: bytes = b"") -> None:
+        """Set the headers of every request: those of the server, and a line with a token of the user."""
+        self._fixed_headers = b" HTTP/1.1\r\n" + authorization + self._server.head
         self._post_head = (
             b"POST "
-            + server.path
+            + self._server.path
             + self._fixed_headers
             + b"accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n"
         )
+        self._call_heads.clear()
 
     def send(self, message: ParsedMessage, param_headers: bytes) -> None:
         """Post one message."""
@@ -125,7 +130,7 @@ class RemoteTransport:
             if request_id is not None:
                 self._call_soon(self._owner.on_not_executed, request_id, _SESSION_ENDED)
             return
-        post = _PostListener(self, self._owner, request_id, initialize=message.method == "initialize")
+        post = self._make_listener(request_id, initialize=message.method == "initialize")
         head = self._post_head + self._build_headers(message) + param_headers
         data = head + b"content-length: %d\r\n\r\n" % len(message.data) + message.data
         if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
@@ -180,7 +185,7 @@ class RemoteTransport:
         else:
             self._server.pool.start(outgoing)
 
-    def release_deferred(self, post: _PostListener) -> None:
+    def release_deferred(self, post: PostListener) -> None:
         """Send the deferred requests if this post is ``notifications/initialized``, which was accepted or timed out."""
         if post is not self._initialized_post:
             return
@@ -239,7 +244,7 @@ class RemoteTransport:
         if self._server_session_ended and not self._posts:
             self._end_conversation()
 
-    def forget_notification(self, post: _PostListener) -> None:
+    def forget_notification(self, post: PostListener) -> None:
         """Forget a notification that was accepted or cancelled."""
         self.release_deferred(post)
         notification = self._notifications.pop(post, None)
@@ -263,7 +268,10 @@ class RemoteTransport:
 
     def create_listener(self, request_id: RequestId) -> ResponseListener:
         """Create a listener for a call whose response is not a single document."""
-        return _PostListener(self, self._owner, request_id, initialize=False)
+        return self._make_listener(request_id)
+
+    def _make_listener(self, request_id: RequestId | None, *, initialize: bool = False) -> PostListener:
+        return PostListener(self, self._owner, request_id, initialize=initialize)
 
     def set_session(self, session: str) -> None:
         """Use the session id in the response to ``initialize``."""
@@ -292,12 +300,12 @@ class RemoteTransport:
         """Record that ``initialize`` succeeded."""
         self._handshaken = True
 
-    def start_session_check(self, post: _PostListener, status: int) -> bool:
+    def start_session_check(self, post: PostListener, status: int) -> bool:
         """Handle a status that may mean that the server does not know the session. Returns False for any other status.
 
         In a session with an id, status 404 means that the session is unknown. Many servers send 400 instead, which can
         have other causes, so a ping checks the session. If this method returns True, the result is passed to
-        `_PostListener.on_session_checked`.
+        `PostListener.on_session_checked`.
         """
         if not self._handshaken or status not in (_BAD_REQUEST, _NOT_FOUND):
             return False
@@ -404,7 +412,7 @@ class _PingListener(NullListener):
         self._transport.on_session_checked(known=True)
 
 
-class _PostListener(NullListener):
+class PostListener(NullListener):
     """Receives the response to one posted message."""
 
     __slots__ = ("_initialize", "_owner", "_posted", "_refusal", "_request_id", "_status", "_transport")
@@ -423,6 +431,7 @@ class _PostListener(NullListener):
         """The body of a response whose status may mean that the session is unknown."""
 
     def on_head(self, status: int, session: str) -> None:
+        """Handle the head of the response."""
         self._status = status
         if self._posted is not None and status >= 400:
             self._posted.status = status
@@ -432,6 +441,7 @@ class _PostListener(NullListener):
             self._transport.set_session(session)
 
     def on_message(self, message: bytes) -> None:
+        """Deliver a message, unless its status may mean that the session is unknown."""
         if self._status in (_BAD_REQUEST, _NOT_FOUND):
             self._refusal = self._refusal or message
         else:
@@ -451,6 +461,7 @@ class _PostListener(NullListener):
         self._owner.on_server_message(message, self._posted)
 
     def on_end(self) -> None:
+        """Complete the post, after a check of the session if necessary."""
         if self._request_id is None and self._status != _NOT_FOUND:
             self._transport.forget_notification(self)
         elif self._initialize or not self._transport.start_session_check(self, self._status):
@@ -470,6 +481,7 @@ class _PostListener(NullListener):
         self._end(f"the server responded with HTTP status {status}" if status >= 300 else "the response was empty")
 
     def on_lost(self, reason: str, *, was_sent: bool) -> None:
+        """Fail the request."""
         del was_sent
         self._end(reason)
 

@@ -80,6 +80,7 @@ class ResourceServer:
         return GatewayClient(
             name=name_client(verified.subject, verified.client_id),
             token=verified.issuer,
+            person=(verified.issuer, verified.subject),
             teams=verified.groups,
             scopes=frozenset(scope for scope, has in granted.items() if has),
             resources=() if whole else tuple(single),

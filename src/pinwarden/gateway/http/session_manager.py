@@ -142,6 +142,7 @@ class Upstream:
             manager.budget,
             self.tracing,
         )
+        conversation.person = client.person
         conversation.forget_era = partial(self._forget_era, manager)
         self._record(STARTED, session, "")
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:

@@ -29,6 +29,7 @@ _BUDGET_STEP = 1 << 16  # bytes of an incomplete response between two updates of
 _HEAD_SLICE = 1 << 14  # bytes that are parsed at once before the body begins
 _EVENT_SLICE = 1 << 12  # bytes of an event stream that are parsed at once; an event may have only eight bytes
 _BODILESS = (204, 304)
+_DENIED = (401, 403)
 
 
 class CachedHead:
@@ -317,6 +318,7 @@ class UpstreamConnection(asyncio.Protocol):
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
         plain = self._events is None and self._keep_alive and framed and self._size - len(head) == length
+        plain = plain and self._parser.get_status_code() not in _DENIED  # a challenge is handled each time
         if plain and head.endswith(_HEAD_END) and len(head) <= _MAX_CACHED_BYTES:
             if len(self._heads) >= _MAX_CACHED:
                 self._heads.clear()  # heads contain the time, so old ones do not recur
@@ -364,6 +366,8 @@ class UpstreamConnection(asyncio.Protocol):
             and status < 300
         ):
             self._events = EventParser(self._limits.max_server_message_bytes)
+        if status in _DENIED:
+            outgoing.listener.on_challenge(headers.get(b"www-authenticate", b"").decode("latin-1"))
         outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
 
     def on_body(self, data: bytes) -> None:
@@ -442,6 +446,9 @@ class Abortable(Protocol):
 class ResponseListener(Protocol):
     """Receives the response to one request."""
 
+    def on_challenge(self, challenge: str) -> None:
+        """Handle the header ``WWW-Authenticate`` of status 401 or 403, before `on_head`; empty without one."""
+
     def on_head(self, status: int, session: str) -> None:
         """Handle the head of the response. ``session`` is the session id in the head, or empty."""
 
@@ -462,6 +469,9 @@ class NullListener:
     """Ignores the response. Subclasses override the methods for head, messages and end."""
 
     __slots__ = ()
+
+    def on_challenge(self, challenge: str) -> None:
+        """Ignored."""
 
     def on_head(self, status: int, session: str) -> None:
         """Ignored."""

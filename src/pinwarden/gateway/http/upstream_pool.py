@@ -140,6 +140,11 @@ class UpstreamPool:
         """Add an opened connection."""
         self._open.add(connection)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is no connection and no request."""
+        return not (self._open or self._opening or self._queue or self._deferred)
+
     def close(self) -> None:
         """Close all connections."""
         self._closed = True

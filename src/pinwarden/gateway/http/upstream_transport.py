@@ -95,6 +95,10 @@ class ProcessOwner(Protocol):
 class TransportOwner(ProcessOwner, Protocol):
     """Receives the messages of a server."""
 
+    @property
+    def person(self) -> tuple[str, str]:
+        """Whose grants of remote servers the client may use: issuer and subject (`GatewayClient.person`)."""
+
     def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
         """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record, field
+from pinwarden.core.record import Record, field, replace
 from pinwarden.gateway.approved_sources import LockApprovals
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -24,18 +24,22 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_GATEWAY_POLICY, GatewayPolicy
 from pinwarden.project.locked_servers import LockedServer, describe_differences, group_servers_by_name
+from pinwarden.project.remote_access import build_remote_target, load_remote_settings, may_be_connected
 from pinwarden.project.server_start import ServerCommand
 from pinwarden.project.server_target import find_probe_target
 from pinwarden.system.environment_variables import build_child_environment
-from pinwarden.system.files import find_program
+from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.connections import NetworkRules, is_private_literal
 from pinwarden.system.secret_variables import add_secrets
+from pinwarden.system.state_folder import may_have_grants
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, find_placeholder_names
 
 if TYPE_CHECKING:
+    from pinwarden.gateway.http.connected_server import ConnectedServer
     from pinwarden.gateway.http.tracing import Tracing
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.shared_budgets import SharedBudgets
+    from pinwarden.identity.remote_tokens import RemoteTokens
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 _UNVERIFIED = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
 
 
+_MAX_SETTINGS_BYTES = 1 << 20
 _CONSENT = "it starts only with --allow-execute"
 CONSENT_HINT = (
     "To verify the bytes of a package, run pinwarden prove. To start an unverified package or a local script, read its "
@@ -95,8 +100,8 @@ class UpstreamFactory:
         self._recorder = recorder
         self._write_log = write_log
         self._known: dict[str, tuple[Digest, Upstream]] = {}
-        self._pools: dict[str, UpstreamPool] = {}
-        self._replaced: list[UpstreamPool] = []
+        self._pools: dict[str, UpstreamPool | ConnectedServer] = {}
+        self._replaced: list[UpstreamPool | ConnectedServer] = []
         """Connection pools of former addresses. Only the event loop may close them."""
         self._slots = ProcessSlots(limits.max_processes)
         self.policy: GatewayPolicy = DEFAULT_GATEWAY_POLICY
@@ -105,6 +110,11 @@ class UpstreamFactory:
         """What each client used, of all servers."""
         self.shared: SharedApprovals | None = None
         """Approvals in the database, in addition to the lock."""
+        self.open_remote_tokens: Callable[[], RemoteTokens] | None = None
+        """Opens the grants of users for remote servers; None if none may be used."""
+        self.dashboard_url = ""
+        """Where users connect remote servers, for error messages."""
+        self._remote_tokens: RemoteTokens | None = None
         self.budgets: SharedBudgets | None = None
         """What counts calls across gateways; None if this gateway counts alone."""
 
@@ -113,12 +123,13 @@ class UpstreamFactory:
         lock = lock_store.read_verified(self._project.lock)
         servers, problems = _select_by_name(lock)
         slugs = assign_slugs(servers)
+        access = self._read_remote_access()
         upstreams: dict[str, Upstream] = {}
         current: dict[str, tuple[Digest, Upstream]] = {}
         for name, server in sorted(servers.items()):
             known = self._known.get(name)
             content = Digest.of_bytes(
-                repr((server.identity, server.pinned_bytes, server.entry.document.get("config"))).encode()
+                repr((server.identity, server.pinned_bytes, server.entry.document.get("config"), access)).encode()
             )
             try:
                 if known is None or known[0] != content or known[1].slug != slugs[name]:
@@ -221,6 +232,14 @@ class UpstreamFactory:
 
     # Addresses
 
+    def _read_remote_access(self) -> object:
+        """Return what decides how the gateway gets tokens for remote servers. It differs after a change."""
+        project = self._project
+        file = project.policy_file
+        stated = file.exists() and b"remotes" in read_file(file, _MAX_SETTINGS_BYTES)
+        settings = load_remote_settings(file, project.variables) if stated else {}
+        return may_have_grants(project.variables, project.home), settings
+
     def _build_remote_opener(self, name: str, target: HttpTarget) -> Opener:
         variables = self._read_variables()
         templates = (target.url, *target.headers.values())
@@ -239,9 +258,17 @@ class UpstreamFactory:
         address = HttpAddress.parse(expand_placeholders(target.url, variables))
         headers = {key: expand_placeholders(value, variables) for key, value in target.headers.items()}
         rules = NetworkRules(allow_private=self._permissions.private or is_private_literal(address.host))
-        pool = self._pools.get(name)
-        if pool is not None:
-            self._replaced.append(pool)
+        replaced = self._pools.get(name)
+        if replaced is not None:
+            self._replaced.append(replaced)
+        if self.open_remote_tokens is not None and may_be_connected(self._project, target):
+            remote = build_remote_target(self._project, name, target, allow_private=self._permissions.private)
+            from pinwarden.gateway.http.connected_server import ConnectedServer
+
+            self._remote_tokens = self._remote_tokens or self.open_remote_tokens()
+            remote = replace(remote, connect_at=self.dashboard_url)
+            connected = self._pools[name] = ConnectedServer(remote, self._remote_tokens, headers, rules, self._limits)
+            return connected.open
         pool = self._pools[name] = UpstreamPool(address, rules, self._limits)
         server = RemoteServer.create(pool, address, headers)
         return lambda owner: RemoteTransport(server, owner, self._limits)
