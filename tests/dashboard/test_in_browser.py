@@ -162,6 +162,7 @@ class Pages:
             "tools-found": f"{base}tools/?q=search",
             "tools-hostile": f"{base}tools/?q={quote(HOSTILE_TEXT[:150])}",
             "clients": f"{base}clients/",
+            "remotes": f"{base}remotes/",
             "audit": f"{base}audit/",
             "audit-hostile": f"{base}audit/?server={quote(HOSTILE_TEXT[:150])}",
             "policy": f"{base}policy/",
@@ -174,7 +175,7 @@ class Pages:
 NAMES = (
     *("overview", "queue", "queue-critical", "decided", "review-hostile", "review-hostile-sides", "review-calm"),
     *("review-hostile-name", "review-instructions", "servers", "server", "tools", "tools-found", "tools-hostile"),
-    *("clients", "audit", "audit-hostile", "policy", "what-if", "not-found", "refused"),
+    *("clients", "remotes", "audit", "audit-hostile", "policy", "what-if", "not-found", "refused"),
 )
 
 

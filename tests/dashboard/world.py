@@ -19,6 +19,7 @@ from pinwarden.cli.project_arguments import find_current_project
 from pinwarden.dashboard.access import LOOPBACK_HOSTS, DashboardUser, SignInCode, build_local_site
 from pinwarden.dashboard.app import DashboardApp
 from pinwarden.dashboard.provider_login import ProviderLogin
+from pinwarden.dashboard.remote_pages import CONNECT_CALLBACK, RemoteConnections
 from pinwarden.dashboard.sources import Sources
 from pinwarden.gateway.state import GatewayState
 from pinwarden.identity.settings import Role
@@ -128,8 +129,10 @@ def serving_dashboard(
     sources = Sources(state=state, project=project, scopes=(project,), census=census)
     codes: list[str] = []
     site = build_local_site(LOOPBACK_HOSTS, is_secure=False)
-    app = DashboardApp(sources, site, login or SignInCode(DashboardUser(name=name, role=role), codes.append))
     with socket.create_server(("127.0.0.1", port)) as listener:
+        remotes = RemoteConnections(sources, f"http://127.0.0.1:{listener.getsockname()[1]}/{CONNECT_CALLBACK}")
+        sign_in = login or SignInCode(DashboardUser(name=name, role=role), codes.append)
+        app = DashboardApp(sources, site, sign_in, remotes=remotes)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

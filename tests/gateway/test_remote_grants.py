@@ -163,7 +163,9 @@ def test_a_server_that_is_not_connected_says_how(world: World) -> None:
     assert world.events() == [("grant_added", "tester"), ("grant_removed", "tester")]
     done = world("remote", "forget", "notes")
     assert (done.code, "[REMOTE_NOT_CONNECTED]" in done.err) == (1, True)
-    assert "notes is not connected; run: pinwarden remote connect notes" in world("remote", "list").out
+    for command in (("remote", "list"), ("status",), ("doctor",)):
+        done = world(*command)
+        assert "notes is not connected; run: pinwarden remote connect notes" in f"{done.out}{done.err}", command
 
 
 def test_a_token_that_the_server_refuses_is_renewed_and_the_call_repeated(world: World) -> None:

@@ -39,3 +39,27 @@ def find_blocked_items(projects: Sequence[Project]) -> tuple[BlockedItems, tuple
     except PinwardenError as err:
         return {}, (f"the changes that the gateway blocked are unknown: {err.message}",)
     return blocked, ()
+
+
+def find_missing_connections(projects: Sequence[Project]) -> tuple[str, ...]:
+    """Return a note for each remote server that the user of this machine has to connect, or connect again."""
+    from pinwarden.project.remote_access import uses_connections
+
+    notes: dict[str, None] = {}
+    for project in projects:
+        if not uses_connections(project):
+            continue
+        from pinwarden.gateway.remote_grants import list_missing
+        from pinwarden.gateway.state import open_state_for_reading
+        from pinwarden.project.remote_access import find_local_owner
+
+        try:
+            with open_state_for_reading(project) as state:
+                if not state.is_on_this_machine:
+                    continue  # no network is used
+                missing = list_missing(project, state.read_grants(), find_local_owner(state.folder))
+        except PinwardenError as err:
+            notes[f"whether remote servers are connected is not known: {err.message} [{err.code}]"] = None
+        else:
+            notes |= {f"{name} is not connected; run: pinwarden remote connect {name}": None for name in missing}
+    return tuple(notes)

@@ -163,10 +163,22 @@ class Site(Record):
         """The name of the cookie of a login at the provider that began."""
         return f"{self.cookie_name}-login"
 
+    @property
+    def connect_cookie_name(self) -> str:
+        """The name of the cookie of a remote server that a person began to connect."""
+        return f"{self.cookie_name}-connect"
+
     def build_login_cookie(self, value: str) -> str:
         """Return the ``Set-Cookie`` header of a login that began. Sent when another site sends the browser back."""
-        path = "/" if self.is_secure else "/login"
-        attributes = [f"{self.login_cookie_name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
+        return self._build_lax_cookie(self.login_cookie_name, "/login", value)
+
+    def build_connect_cookie(self, value: str) -> str:
+        """Return the ``Set-Cookie`` header of a connection that began. Sent when the issuer sends the browser back."""
+        return self._build_lax_cookie(self.connect_cookie_name, "/callback", value)
+
+    def _build_lax_cookie(self, name: str, local_path: str, value: str) -> str:
+        path = "/" if self.is_secure else local_path
+        attributes = [f"{name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
         attributes += ["Secure"] if self.is_secure else []
         attributes += ["Max-Age=0"] if not value else ["Max-Age=600"]
         return "; ".join(attributes)

@@ -48,6 +48,7 @@ from pinwarden.dashboard.pages import (
     render_page,
 )
 from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
+from pinwarden.dashboard.remote_pages import CONNECT_CALLBACK, RemoteConnections
 from pinwarden.dashboard.sources import DashboardRequest, Redirect, Sources
 from pinwarden.gateway.audit.chain import read_lines
 from pinwarden.gateway.audit.event import SIGNED_IN, AuditEvent
@@ -64,6 +65,7 @@ _SIGN_IN = "sign-in"
 _SIGN_OUT = "sign-out"
 _EVENTS = "events"
 _LOGIN = "login"
+_CONNECT = "connect"
 _EXPORT = "audit/export"
 _STATUS = {
     "ORIGIN_REFUSED": 403,
@@ -78,6 +80,7 @@ _STATUS = {
     "SURFACE_INVALID": 422,
     "INPUT_LIMIT": 413,
     "LOCK_BUSY": 409,
+    "REMOTE_NOT_CONNECTED": 404,
 }
 
 
@@ -90,13 +93,18 @@ class DashboardApp:
         site: Site,
         sign_in: SignInCode | ProviderLogin,
         sessions: DashboardSessions | None = None,
+        remotes: RemoteConnections | None = None,
     ) -> None:
-        """People sign in with the codes of ``sign_in``, or at its provider."""
+        """People sign in with the codes of ``sign_in``, or at its provider.
+
+        Without ``remotes``, remote servers cannot be connected here.
+        """
         self._sources = sources
         self._site = site
         self._sign_in = sign_in
         self._sessions = DashboardSessions() if sessions is None else sessions
         self._sign_ins = SignInEvents()
+        self._remotes = remotes
         self._threads: CapacityLimiter | None = None
         self._live = LiveChanges(lambda: self._run(sources.state.reviews.read_change_mark))
 
@@ -129,6 +137,8 @@ class DashboardApp:
                 return await self._respond_to_sign_in(request)
             if path in (_LOGIN, CALLBACK) and request.method == "GET":
                 return await self._log_in(request, path)
+            if path == CONNECT_CALLBACK and request.method == "GET":
+                return await self._finish_connecting(request)
             session = self._find_session(request)
             inner = self._find_inner_path(path)
             if inner is not None and _is_api(inner):
@@ -207,6 +217,32 @@ class DashboardApp:
         response.headers.append("set-cookie", self._site.build_login_cookie(""))
         return response
 
+    async def _begin_connecting(
+        self, request: Request, session: DashboardSession, form: dict[str, list[str]]
+    ) -> Response:
+        """Show where a remote server sends the person, and remember in a cookie what began."""
+        if self._remotes is None:
+            raise PinwardenError("PAGE_NOT_FOUND", "remote servers cannot be connected here")
+        asked = DashboardRequest(path=_CONNECT, session=session, form=form)
+        key, page = await self._run(partial(self._remotes.begin, asked, self._read_cookie(request)))
+        response = await self._build_page(_CONNECT, page, session)
+        response.headers.append("set-cookie", self._site.build_connect_cookie(key))
+        return response
+
+    async def _finish_connecting(self, request: Request) -> Response:
+        """Store the grant of a person whom an issuer sends back. Such a request has no cookie of the session."""
+        if self._remotes is None:
+            raise PinwardenError("PAGE_NOT_FOUND", "there is no page at this address")
+        key = self._read_cookie(request, self._site.connect_cookie_name)
+        finish = partial(self._remotes.finish, key, request.url.query, self._sessions.is_open)
+        grant = await self._run(finish)
+        values = {"server": grant.server, "home": f"{self._site.base}/remotes/"}
+        response = await self._build_page(
+            CONNECT_CALLBACK, PageContent(template="remote_connected.html", values=values), None
+        )
+        response.headers.append("set-cookie", self._site.build_connect_cookie(""))
+        return response
+
     async def _record_sign_in(self, user: DashboardUser) -> None:
         """Record who signs in. A sign-in fails while the audit log cannot be written."""
         event = AuditEvent(kind=SIGNED_IN, item_kind="dashboard", reason=user.role, by=user.name)
@@ -230,6 +266,8 @@ class DashboardApp:
                 check_csrf_token(session, next(iter(form.get("csrf", [])), ""))
                 if path == _SIGN_OUT:
                     return self._sign_out(request)
+                if path == _CONNECT:
+                    return await self._begin_connecting(request, session, form)
             if path == _EVENTS and request.method == "GET":
                 return self._open_event_stream(request)
             if path == _EXPORT and request.method == "GET":

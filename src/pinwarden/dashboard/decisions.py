@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import Report
 from pinwarden.core.text import plural
+from pinwarden.dashboard.remote_pages import forget_grant
 from pinwarden.dashboard.review_pages import (
     MAX_TOGETHER,
     build_review_page,
@@ -145,6 +146,7 @@ ACTIONS: dict[str, Callable[[Sources, DashboardRequest], Redirect]] = {
     "decide": decide,
     "reopen": reopen,
     "revoke-token": revoke_token,
+    "forget-grant": forget_grant,
     "check-log": check_log,
     "comment": comment,
 }

@@ -10,6 +10,7 @@ from pinwarden.census.report import TEMPLATES
 from pinwarden.core.errors import PinwardenError
 from pinwarden.dashboard import audit_pages, census_pages, inventory_pages, operation_pages, overview, review_pages
 from pinwarden.dashboard.access import DashboardSession
+from pinwarden.dashboard.remote_pages import build_remotes_page
 from pinwarden.dashboard.sources import DashboardRequest, Sources
 from pinwarden.html.pages import PageContent, Pages
 from pinwarden.system.clock import wall_clock
@@ -33,6 +34,7 @@ ROUTES: tuple[tuple[re.Pattern[str], Build], ...] = tuple(
         (r"clients/", operation_pages.build_clients_page),
         (r"policy/", operation_pages.build_policy_page),
         (r"policy/what-if/", operation_pages.build_what_if_page),
+        (r"remotes/", build_remotes_page),
         (r"audit/", audit_pages.build_audit_page),
         (r"census/", census_pages.build_overview_page),
         (r"census/findings/", census_pages.build_findings_page),

@@ -65,6 +65,22 @@ def find_remote_target(project: Project, name: str, *, allow_private: bool = Fal
     return build_remote_target(project, name, find_remote_target(project, entry), allow_private=allow_private)
 
 
+def list_remote_targets(project: Project) -> list[RemoteTarget]:
+    """Return the locked remote servers that a person could connect, by name."""
+    from pinwarden.lock import lock_store
+
+    lock = lock_store.read(project.lock)
+    targets: dict[str, RemoteTarget] = {}
+    for entry in () if lock is None else lock.entries:
+        if entry.name not in targets:
+            try:
+                targets[entry.name] = find_remote_target(project, entry.name)
+            except PinwardenError as err:
+                if err.code == "REMOTES_INVALID":
+                    raise
+    return list(targets.values())
+
+
 def build_grant_event(kind: str, grant: Grant, *, by: str = "", reason: str = "") -> AuditEvent:
     """Return the event about a grant. It has no token."""
     about = f"of {describe_owner(grant.owner)}, issued by {grant.issuer}"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.store.published_locks import PublishedLocks
     from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
     from pinwarden.gateway.store.tokens import Tokens
+    from pinwarden.identity.grants import Grant
     from pinwarden.project.project import Project
     from pinwarden.system.change_feed import ChangeFeed
     from pinwarden.system.database import Database
@@ -192,6 +193,12 @@ class GatewayState:
     def grants_database(self) -> Database:
         """The database of the grants for remote servers."""
         return self._open("grants")
+
+    def read_grants(self) -> list[Grant]:
+        """Return the grants for remote servers, without their tokens."""
+        from pinwarden.identity.grants import list_grants
+
+        return list_grants(self.grants_database)
 
     @property
     def is_on_this_machine(self) -> bool:

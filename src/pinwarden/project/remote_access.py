@@ -28,8 +28,11 @@ _MAX_SETTINGS_BYTES = 1 << 20
 
 def may_be_connected(project: Project, target: HttpTarget) -> bool:
     """Whether the user may have connected a remote server, or the project's settings say how to get a token."""
-    if any(name.lower() == "authorization" for name in target.headers):
-        return False
+    return not any(name.lower() == "authorization" for name in target.headers) and uses_connections(project)
+
+
+def uses_connections(project: Project) -> bool:
+    """Whether the user may have connected a remote server, or ``pinwarden.toml`` says how to get a token for one."""
     if may_have_grants(project.variables, project.home):
         return True
     file = project.policy_file

@@ -104,6 +104,7 @@ def dashboard(args: Namespace) -> int:
     """
     try:
         from pinwarden.dashboard.app import DashboardApp
+        from pinwarden.dashboard.remote_pages import CONNECT_CALLBACK, RemoteConnections
         from pinwarden.registry.http.server import open_listening_socket, serve_app
     except ImportError as err:
         raise PinwardenError(
@@ -128,7 +129,8 @@ def dashboard(args: Namespace) -> int:
             log = ServiceLog(print_notice, level=args.log_level, log_format=args.log_format)
             try:
                 certificate, key = to_path(args.tls_cert), to_path(args.tls_key)
-                app = DashboardApp(sources, site, sign_in)
+                remotes = RemoteConnections(sources, f"{(args.public_url or address).rstrip('/')}/{CONNECT_CALLBACK}")
+                app = DashboardApp(sources, site, sign_in, remotes=remotes)
                 serve_app(app, listening, log, certificate=certificate, key=key, on_stop=app.close)
             finally:
                 log.close(_FLUSH_SECONDS)

@@ -7,12 +7,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pinwarden.cli.blocked_items import find_blocked_items
+from pinwarden.cli.blocked_items import find_blocked_items, find_missing_connections
 from pinwarden.cli.commands import command
 from pinwarden.cli.global_arguments import chosen_detail, colour_wanted
 from pinwarden.cli.output import add_format_argument, add_report_arguments, emit, emit_report
 from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope, project_from, projects_in_scope
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -59,7 +60,7 @@ def report_board(projects: Sequence[Project], *, check: bool = False) -> StatusR
     from pinwarden.project.status_report import report_status
 
     blocked, notes = find_blocked_items(projects)
-    return report_status(projects, blocked=blocked, notes=notes, check=check)
+    return report_status(projects, blocked=blocked, notes=(*notes, *find_missing_connections(projects)), check=check)
 
 
 def print_board(result: StatusReport) -> None:
@@ -145,7 +146,9 @@ def doctor(args: Namespace) -> int:
     """
     from pinwarden.project.doctor import check_installations
 
-    return emit_report(check_installations(names_by_scope(args)), args)
+    report = check_installations(names_by_scope(args))
+    missing = find_missing_connections(projects_in_scope(args))
+    return emit_report(replace(report, notes=(*report.notes, *missing)), args)
 
 
 def _configure_audit(parser: ArgumentParser) -> None:
