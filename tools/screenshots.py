@@ -63,7 +63,7 @@ def _take_dashboard(browser: Browser, folder: Path) -> None:
         world.use()
         (name,) = world.serve({**SEARCH, "description": words})
         with serving_dashboard(world.state) as dashboard:
-            _write("dashboard-review", _take(browser, f"{sign_in(browser, dashboard)}reviews/{name}/", 640))
+            _write("dashboard-review", _take(browser, f"{sign_in(browser, dashboard)}reviews/{name}/", 800))
         world.state.close()
 
 
