@@ -229,6 +229,14 @@ def test_a_session_of_the_handshake_era_keeps_its_account(world: World, alice: s
     assert anyio.run(use_both) == [["alice"] * 3, ["bob"] * 3]
 
 
+def test_attack_confused_deputy_at_the_address_of_all_servers(world: World, alice: str, bob: str) -> None:
+    def call(token: str) -> str:
+        _, answer = world.gateway.ask("", token, "tools/call", name="notes__whoami", arguments={})
+        return str(answer["result"]["content"][0]["text"])
+
+    assert [call(token) for token in (alice, bob, alice)] == ["alice", "bob", "alice"]
+
+
 def test_a_shared_account_serves_all_clients_only_with_the_setting(world: World) -> None:
     stranger = world.client_token("visitor")
     settings = world.root / "pinwarden.toml"
