@@ -20,6 +20,7 @@ from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
 from tools.clients_page import clients_page
 from tools.findings_page import findings_page
+from tools.man_page import man_page
 from tools.pictures import PICTURES
 from tools.schemas import SCHEMAS
 
@@ -161,6 +162,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/registry-api.json": registry_api,
     "reference/clients.md": clients_page,
     "reference/schemas/README.md": schemas_page,
+    "../man/pinwarden.1": man_page,
     **{f"concepts/{name}.svg": picture.draw for name, picture in PICTURES.items()},
     **{f"reference/schemas/{name}.schema.json": partial(schema_file, name) for name in SCHEMAS},
 }

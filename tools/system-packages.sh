@@ -19,6 +19,7 @@ else
   need skopeo skopeo
   need htpasswd apache2-utils
   need openssl openssl
+  need groff groff-base
   need docker-compose docker-compose
   need systemd-analyze systemd
   need buildah buildah

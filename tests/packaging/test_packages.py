@@ -60,7 +60,7 @@ def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copy_source(folder: Path) -> Path:
     """A copy of what is tracked, in another folder and with other times."""
-    packed = ("src", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
+    packed = ("src", "docs", "man", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
     names = run("git", "ls-files", *packed, cwd=REPOSITORY)
     for name in names.splitlines():
         path = REPOSITORY / name
@@ -82,7 +82,9 @@ def test_the_packages_have_what_the_program_needs_and_nothing_of_the_tests(dist:
     tracked = run("git", "ls-files", "src/pinwarden", cwd=REPOSITORY).splitlines()
     needed = {name.removeprefix("src/") for name in tracked if (REPOSITORY / name).is_file()}
     assert needed - set(names) == set()
-    assert {name.partition("/")[0] for name in names} == {"pinwarden", "pinwarden-0.1.0.dist-info"}
+    top = {name.partition("/")[0] for name in names}
+    assert top == {"pinwarden", "pinwarden-0.1.0.dist-info", "pinwarden-0.1.0.data"}
+    assert "pinwarden-0.1.0.data/data/share/man/man1/pinwarden.1" in names
     assert not [name for name in names if name.endswith(".pyc")]
     assert wheel.stat().st_size < LARGEST_WHEEL
     (sdist,) = dist.glob("*.tar.gz")
@@ -91,6 +93,7 @@ def test_the_packages_have_what_the_program_needs_and_nothing_of_the_tests(dist:
     assert folders == {
         "src",
         "docs",
+        "man",
         "README.md",
         "CHANGELOG.md",
         "LICENSE",
