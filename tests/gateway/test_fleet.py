@@ -18,6 +18,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.gateway import fleet_client, fleet_service
+from pinwarden.gateway.audit.report import verify_log
 from pinwarden.gateway.fleet_client import (
     FleetFollower,
     FleetSettings,
@@ -412,6 +413,30 @@ def test_attack_a_machine_cannot_continue_the_log_of_another_source(exchange: Ex
     exchange.report(events=[event(item="hers"), event(item="hers")])
     verify(exchange.state.chain_database)
     assert exchange.received() == ["mine"]
+
+
+def test_attack_a_machine_cannot_make_the_companys_log_unverifiable_with_a_gap(exchange: Exchange) -> None:
+    assert exchange.report(events=[event(item="first")])[0] == 200
+    for first in (3, 1000, 1 << 52):
+        status, answer = exchange.report(first_event=first, events=[event(item="later")])
+        assert (status, answer["error"]["code"]) == (400, "AUDIT_INVALID")
+    assert exchange.report(first_event=2, events=[event(item="second")])[0] == 200
+    verified = verify_log(exchange.state, ())
+    assert (exchange.received(), verified.rows) == (["first", "second"], ())
+
+
+def test_a_restored_company_gets_further_events_and_the_number_of_those_that_it_lost(exchange: Exchange) -> None:
+    join(exchange.machine, exchange.settings, {})
+    exchange.record(2)
+    synchronize(exchange.machine, exchange.settings, {})
+    with exchange.state.chain_database.transaction() as transaction:  # as a backup from before has it
+        transaction.run("DELETE FROM audit_entry WHERE nth = 2")
+    exchange.record(1)
+    synchronize(exchange.machine, exchange.settings, {})
+    assert exchange.received() == ["tool0", "events_dropped", "tool0"]
+    assert verify_log(exchange.state, ()).rows == ()
+    synchronize(exchange.machine, exchange.settings, {})
+    assert len(exchange.received()) == 3
 
 
 def test_attack_a_machine_that_floods_is_slowed_and_its_sightings_are_limited(

@@ -149,8 +149,9 @@ def leave(folder: Path) -> None:
 def synchronize(state: GatewayState, settings: FleetSettings, variables: Mapping[str, str]) -> int:
     """Send what the company's gateway does not have yet, and store what it answers. Returns the number of events."""
     folder = get_fleet_folder(state.folder)
-    _store_response(folder, _post(settings, _build_report(settings, folder, servers=_list_servers(state)), variables))
-    cursor = _skip_oldest(state, folder, _read_cursor(folder))
+    response = _post(settings, _build_report(settings, folder, servers=_list_servers(state)), variables)
+    _store_response(folder, response)
+    cursor = _skip_oldest(state, folder, _follow_count(response, _read_cursor(folder)))
     sightings, newest = _list_sightings(state, cursor.sightings)
     count = 0
     while True:
@@ -172,6 +173,13 @@ def _list_servers(state: GatewayState) -> list[DeviceServer]:
     return [replace(row, waiting=waiting[row.server]) for row in list_servers(get_fleet_folder(state.folder))]
 
 
+def _follow_count(response: JsonObject, cursor: _Cursor) -> _Cursor:
+    """Continue after the last event that the company's log has. It has fewer than were sent after it was restored."""
+    expected = response.integer("next_event", minimum=1) if "next_event" in response else cursor.next_event
+    lost = max(0, cursor.next_event - expected)
+    return replace(cursor, next_event=cursor.next_event - lost, dropped=cursor.dropped + lost)
+
+
 def _skip_oldest(state: GatewayState, folder: Path, cursor: _Cursor) -> _Cursor:
     """Drop the oldest events if more than `MAX_SPOOLED` wait. The company's log gets their number."""
     waiting = read_head(state.chain_database).number - cursor.entry
@@ -188,7 +196,7 @@ def _read_events(state: GatewayState, cursor: _Cursor) -> tuple[list[bytes], int
     events: list[bytes] = []
     size, after = 0, cursor.entry
     if cursor.dropped:
-        reason = f"{cursor.dropped} events were dropped while the machine was offline; they are in its own log"
+        reason = f"{cursor.dropped} events did not arrive or were lost; they are in the log of the machine"
         events.append(_encode_event(time.time_ns(), AuditEvent(kind=SPOOLED, code="events_dropped", reason=reason)))
     for number, line in read_lines(state.chain_database, after):
         entry = parse_entry(line)

@@ -4,7 +4,8 @@ One request, ``POST /fleet/v1/sync`` with a device token, brings the machine's s
 the company's policy and approvals back. A request is small, and a machine sends as many as it needs.
 
 Everything in a request is hostile: a machine can only report about itself. Its events go into the audit log under a
-source of its own, so that it cannot continue the log of another gateway.
+source of its own, so that it cannot continue the log of another gateway, and only without a gap, so that the log stays
+verifiable.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import as_dict
 from pinwarden.core.typed_json import JsonObject
-from pinwarden.gateway.audit.chain import append_events
+from pinwarden.gateway.audit.chain import append_events, count_events
 from pinwarden.gateway.audit.event import event_from_json
 from pinwarden.gateway.audit.journal import JournalBatch, JournalEvent
 from pinwarden.gateway.store.devices import Device, DeviceServer, DeviceSighting
@@ -128,7 +129,7 @@ class FleetService:
         first = report.integer("first_event")
         if events:
             batch = JournalBatch(gateway=f"device {device.name}", source=source, first=first, events=tuple(events))
-            append_events(self._state.chain_database, batch)
+            append_events(self._state.chain_database, batch, refuse_gap=True)
         response: dict[str, Any] = {"format": FORMAT, "device": device.name, "group": device.team}
         if "servers" not in report:
             return response
@@ -138,6 +139,7 @@ class FleetService:
         approvals = self._state.approvals.list_for_servers(sorted({row.server for row in servers}))
         return {
             **response,
+            "next_event": count_events(self._state.chain_database, source) + 1,
             "policy": None if policy is None else policy.decode("utf-8"),
             "approvals": [as_dict(row) for row in approvals],
         }

@@ -33,15 +33,23 @@ def load_audit_schema() -> Schema:
     return load_schema("audit")
 
 
-def append_events(database: Database, batch: JournalBatch, last: int | None = None) -> AuditHead:
+def append_events(
+    database: Database, batch: JournalBatch, last: int | None = None, *, refuse_gap: bool = False
+) -> AuditHead:
     """Append events in one commit, except those that the chain already has. Returns the new head.
 
     Locks the chain, because several gateways may write to it. ``last`` is the number of events that the running gateway
-    has recorded so far. Raises ``AUDIT_TAMPERED`` if the chain has more events of that gateway.
+    has recorded so far. Raises ``AUDIT_TAMPERED`` if the chain has more events of that gateway. With ``refuse_gap``,
+    raises ``AUDIT_INVALID`` if events before the first one are missing, which no verification would accept.
     """
     with database.transaction(exclusive="audit") as transaction:
         head = _read_last_head(transaction)
-        skipped = max(0, _count_recorded(transaction, batch.source, last) - batch.first + 1)
+        recorded = _count_recorded(transaction, batch.source, last)
+        if refuse_gap and batch.first > recorded + 1:
+            raise PinwardenError(
+                "AUDIT_INVALID", f"event {batch.first} does not follow event {recorded}, the last one of its source"
+            )
+        skipped = max(0, recorded - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []
         encoder = _EntryEncoder(batch)
         number, previous = head.number, head.hash
@@ -113,6 +121,12 @@ def read_start(database: Database) -> tuple[AuditHead, dict[str, int]]:
     with database.transaction() as transaction:
         rows = transaction.rows("SELECT source, nth FROM audit_archived_source")
         return _read_start_head(transaction), {source: int(nth) for source, nth in rows}
+
+
+def count_events(database: Database, source: str) -> int:
+    """Return the number of events of a source that the chain has, including archived ones."""
+    with database.transaction() as transaction:
+        return _count_recorded(transaction, source, None)
 
 
 def delete_archived(database: Database, head: AuditHead, counts: Mapping[str, int], limit: int) -> None:
