@@ -212,6 +212,8 @@ class TestHostileSize:
             os.mkdir(f"{tmp_path}/deep/{'d/' * depth}")  # noqa: PTH102  pathlib is recursive
         (tmp_path / "deep" / "SKILL.md").write_text("Text.\n")
         found = read_skill_folder(tmp_path / "deep")
+        for depth in range(1_499, 0, -1):  # pytest removes folders recursively, and would fail at these
+            os.rmdir(f"{tmp_path}/deep/{'d/' * depth}")  # noqa: PTH106
         assert found is not None
         assert [file.path for file in found.skill.files] == ["SKILL.md"]
         for number in range(8_100):

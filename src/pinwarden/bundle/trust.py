@@ -448,7 +448,7 @@ def _parse_store(document: Any) -> TrustStore:
             AttestationKey(key=trusted_key_from_json(row.value, row.path), added_at=row.timestamp("added_at_utc"))
             for row in reader.objects("known_keys")
         ),
-        revoked=tuple(_read_revoked(row) for row in reader.objects("revoked_keys")),
+        revoked=tuple(_read_revoked_key(row) for row in reader.objects("revoked_keys")),
     )
     trusted = [key.key_id for key in (*store.trust.registry_keys, *store.trust.known_keys)]
     if len(set(trusted)) != len(trusted):
@@ -472,11 +472,11 @@ def _read_registry(reader: DocumentReader) -> TrustedRegistry:
         witnesses_needed=needed,
         max_age_days=reader.integer("max_age_days", minimum=1, maximum=_MAX_AGE_LIMIT_DAYS),
         added_at=reader.timestamp("added_at_utc"),
-        replaced_keys=tuple(_read_replaced(row) for row in reader.objects("ended_keys", default=[])),
+        replaced_keys=tuple(_read_replaced_key(row) for row in reader.objects("ended_keys", default=[])),
     )
 
 
-def _read_replaced(reader: DocumentReader) -> ReplacedKey:
+def _read_replaced_key(reader: DocumentReader) -> ReplacedKey:
     return ReplacedKey(
         key_id=PublicKey.from_did(reader.text("key_id")).did,
         seq=reader.integer("log_index"),
@@ -484,7 +484,7 @@ def _read_replaced(reader: DocumentReader) -> ReplacedKey:
     )
 
 
-def _read_revoked(reader: DocumentReader) -> RevokedKey:
+def _read_revoked_key(reader: DocumentReader) -> RevokedKey:
     return RevokedKey(
         key_id=PublicKey.from_did(reader.text("key_id")).did,
         name=str(reader.value.get("name", "")),

@@ -21,7 +21,7 @@ def render_overview(
 ) -> str:
     """Return all commands by task; a family of commands is one line."""
     by_task = "".join(
-        f"\n{task}:\n{render_definition_list({name: _describe_first_word(name, commands, families) for name in names})}"
+        f"\n{task}:\n{render_definition_list({name: _describe_command(name, commands, families) for name in names})}"
         for task, names in tasks.items()
     )
     return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_format_paragraph(_INTRODUCTION)}{by_task}\n{_render_closing('')}"
@@ -65,7 +65,7 @@ def _fill(text: str, width: int, indent: str) -> str:
     return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _describe_first_word(name: str, commands: Mapping[str, str], families: Mapping[str, str]) -> str:
+def _describe_command(name: str, commands: Mapping[str, str], families: Mapping[str, str]) -> str:
     below = ", ".join(command.partition(" ")[2] for command in commands if command.startswith(f"{name} "))
     if name not in commands:
         return f"{families[name]}: {below}"

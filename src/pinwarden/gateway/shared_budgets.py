@@ -52,7 +52,7 @@ class BudgetTable:
         they reach it.
         """
         with self._database.transaction(exclusive="call_budgets") as transaction:
-            return [self._subtract_one(transaction, use, now) for use in uses]
+            return [self._subtract_use(transaction, use, now) for use in uses]
 
     def delete_before(self, now: float) -> None:
         """Delete what is full again: no limit is longer than a day."""
@@ -60,7 +60,7 @@ class BudgetTable:
         with self._database.transaction(exclusive="call_budgets") as transaction:
             transaction.run("DELETE FROM call_budget WHERE since < ?", (before,))
 
-    def _subtract_one(self, transaction: Transaction, use: UseOfLimit, now: float) -> tuple[float, float]:
+    def _subtract_use(self, transaction: Transaction, use: UseOfLimit, now: float) -> tuple[float, float]:
         full, began = float(use.limit.count), now - use.seconds
         row = transaction.row("SELECT remaining, since FROM call_budget WHERE name = ?", (use.name,))
         left, since = (full, began) if row is None else (row[0] / _PART, row[1] / _PART)

@@ -57,7 +57,7 @@ class InstallRequest(Record):
     floor: str | None = None
     """The lowest version to accept, now and in later updates."""
     literal: bool = False
-    """Whether to apply only the published rulebook, without Pinwarden's stricter checks."""
+    """Whether to apply only the verifier rulebook v0.1.1, without Pinwarden's stricter checks."""
     policy: InstallerPolicy
     trusted: TrustStore
     now: str

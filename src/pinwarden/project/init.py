@@ -29,9 +29,9 @@ from pinwarden.project.init_decisions import AcceptedServers, ApprovedServers, D
 from pinwarden.project.init_report import build_init_report
 from pinwarden.project.lock import (
     build_approval,
+    find_probed_release,
     find_unchanged_entry,
     keep_earlier_pins,
-    probed_release,
     with_approved_surface,
 )
 from pinwarden.project.next_step import quote_name
@@ -384,7 +384,7 @@ def _list_refused_after_probe(discovery: Discovery) -> list[str]:
 def _find_probed_release(discovery: Discovery, server: DiscoveredServer) -> str | None:
     if server.surface is None or not isinstance(server.configured.target, StdioTarget):
         return None
-    return probed_release(discovery.project, server.configured.target.command, server.surface)
+    return find_probed_release(discovery.project, server.configured.target.command, server.surface)
 
 
 def _find_input_answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:

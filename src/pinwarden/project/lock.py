@@ -350,7 +350,7 @@ def build_surface_path(project: Project, name: str) -> str:
     return format_surface_path(name, folder=lock_store.surfaces_folder_name(project.lock))
 
 
-def probed_release(project: Project, command: Sequence[str], surface: Surface) -> str | None:
+def find_probed_release(project: Project, command: Sequence[str], surface: Surface) -> str | None:
     """Find the release of a probed server whose command names no exact release. Returns None if it is unknown.
 
     For npx this is the release that npx installed. For other launchers it is the version in ``serverInfo``.
@@ -372,7 +372,7 @@ def probed_release(project: Project, command: Sequence[str], surface: Surface) -
 def find_probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
     """Find the release of a probed lock entry; None for a remote server."""
     try:
-        return probed_release(project, read_locked_launch(entry).command, surface)
+        return find_probed_release(project, read_locked_launch(entry).command, surface)
     except PinwardenError:
         return None
 

@@ -24,7 +24,7 @@ _IMPORT = re.compile(r"(?:^|(?<=\s))@((?:\.{0,2}/|~/)?[\w.+-]+(?:/[\w.+-]+)*)", 
 
 
 def find_instructions(roots: SkillRoots) -> tuple[FoundSkill, ...]:
-    """Read all instruction files of a project and of its subfolders, without those inside of skills."""
+    """Read all instruction files of a project and of its subfolders, except those inside skills."""
     if roots.project.resolve() == roots.home.resolve():
         return ()  # the files of a home folder are the user's own
     skill_folders = tuple(f"/{folder}/" for folder in list_clients_by_folder(user=False))

@@ -169,7 +169,7 @@ def _configure_bundle_accept(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--literal",
         action="store_true",
-        help="apply only the published rules, without Pinwarden's stricter checks",
+        help="apply only the verifier rulebook v0.1.1, without Pinwarden's stricter checks",
     )
     add_format_argument(parser)
 

@@ -60,7 +60,7 @@ def _configure_install(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--literal",
         action="store_true",
-        help="apply only the published installation rules, without Pinwarden's stricter checks",
+        help="apply only the verifier rulebook v0.1.1, without Pinwarden's stricter checks",
     )
     parser.add_argument(
         "--allow-private", action="store_true", help="with --image: allow an image registry at a private address"

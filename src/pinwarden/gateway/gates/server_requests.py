@@ -143,7 +143,7 @@ TOOL_IN_RESULT = "tool_in_result"
 """A result other than a list of tools contains a tool definition that is not approved."""
 HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
 """Codes of findings to which the policy's ``results.hidden-characters`` applies, unless it is ``relay``."""
-_SCAN_BUDGET = 1024 * 1024  # characters of one request that the gateway scans, in up to a second
+_SCAN_BUDGET = 1024 * 1024  # how many characters of one request are scanned, which takes up to a second
 _OVERLAP = 1024  # characters that consecutive scanned chunks share; no sign of an attack is longer
 _ENTITY = "request"
 

@@ -301,7 +301,7 @@ _REFERENCE_GATE = CALL_GATE | {
 
 
 class NeighbourTools(Record):
-    """The tools of the other servers of a client, by the plain form of their name."""
+    """Tools of the client's other servers, by their folded name (`fold_word`)."""
 
     tools: Mapping[str, tuple[tuple[str, Item], ...]]
     own: frozenset[str]

@@ -249,7 +249,7 @@ class Loading(JsStatements):
         self.execute_block(statements, module.frame)
 
     def _skip_module(self, module: JsModule, problem: str) -> None:
-        """Report a module that cannot be read. Whatever imports from it is unknown."""
+        """Report a module that cannot be read. Everything imported from it counts as unknown."""
         self.add_unknown(UNREADABLE, 1, problem)
         self.unreadable[module.name] = problem
 
