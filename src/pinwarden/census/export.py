@@ -17,6 +17,7 @@ from pinwarden.core.text import INVISIBLE, plural
 from pinwarden.system.files import write_atomically
 
 _COMPARED = ("state", "version", "artifact", "publisher", "provenance", "surface")
+"""The fields of a result that ``census diff`` compares. The others differ in every run, or only with one of these."""
 _FORMULA, _CONTROLS = tuple("=+-@"), tuple("\t\r\n")
 
 

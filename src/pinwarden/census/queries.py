@@ -5,9 +5,9 @@ A result that says "unchanged" stands for the observation in its ``observed_run`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field_names
 from pinwarden.system.database import Transaction
 
 POPULAR_SERVERS = 3
@@ -55,7 +55,10 @@ class SharedText(Record):
 
 
 class ServerResult(Record):
-    """The result of a server in a run, with the facts of its last observation."""
+    """The result of a server in a run, with the facts of its last observation.
+
+    A field is a column of ``census_results``, and a column of the export.
+    """
 
     server: str
     state: str
@@ -85,8 +88,7 @@ def find_findings(transaction: Transaction, run: int, since: str, *, limit: int 
         "f.run DESC, s.name, f.position LIMIT ?",
         (run, since, limit),
     )
-    names = ("run", "server", "checked_at", "origin", "severity", "code", "entity", "name", "message")
-    return [CensusFinding(**dict(zip(names, row, strict=True))) for row in rows]
+    return [CensusFinding(**dict(zip(field_names(CensusFinding), row, strict=True))) for row in rows]
 
 
 def find_silent_drift(transaction: Transaction, run: int) -> list[FactChange]:
@@ -194,12 +196,9 @@ def count_results(transaction: Transaction, run: int) -> int:
 
 def iter_results(transaction: Transaction, run: int, *, limit: int = _ALL, offset: int = 0) -> Iterator[ServerResult]:
     """Yield the result of every server in a run, by name, or of some of them."""
-    names: Sequence[str] = (
-        *("state", "observed_run", "code", "reason", "message", "version", "artifact", "publisher", "provenance"),
-        *("surface", "tools", "tokens", "milliseconds", "checked_at"),
-    )
-    own = ("state", "observed_run", "checked_at")
-    columns = ", ".join(f"{'c' if name in own else 'r'}.{name}" for name in names)
-    sql = f"SELECT s.name, {columns} FROM {_CURRENT} WHERE c.run = ? ORDER BY s.name, s.server LIMIT ? OFFSET ?"  # noqa: S608
+    tables = {"server": "s.name", "state": "c.state", "observed_run": "c.observed_run", "checked_at": "c.checked_at"}
+    names = field_names(ServerResult)
+    columns = ", ".join(tables.get(name, f"r.{name}") for name in names)
+    sql = f"SELECT {columns} FROM {_CURRENT} WHERE c.run = ? ORDER BY s.name, s.server LIMIT ? OFFSET ?"  # noqa: S608
     for row in transaction.rows(sql, (run, limit, offset)):
-        yield ServerResult(server=row[0], **dict(zip(names, row[1:], strict=True)))
+        yield ServerResult(**dict(zip(names, row, strict=True)))

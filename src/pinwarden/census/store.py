@@ -149,30 +149,27 @@ def write_observation(
     """Write the only result of a server in a run. Raises ConflictError if it has one."""
     surface = "" if observation.surface is None else write_surface(transaction, observation.surface, run)
     observed_run = observation.observed_run or run
-    transaction.run(
-        "INSERT INTO census_results (run, server, state, observed_run, code, reason, message, version, artifact, "
-        "publisher, provenance, surface, tools, tokens, attempts, milliseconds, checked_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            run,
-            server,
-            observation.state,
-            observed_run,
-            _clean(observation.code)[:_MAX_NAME],
-            _clean(observation.reason)[:_MAX_NAME],
-            _clean(observation.message)[:_MAX_MESSAGE],
-            _clean(observation.version)[:_MAX_NAME],
-            _clean(observation.artifact)[:_MAX_NAME],
-            _clean(observation.publisher)[:_MAX_NAME],
-            _clean(observation.provenance)[:_MAX_NAME],
-            surface,
-            0 if observation.surface is None else len(observation.surface.items.get("tools", ())),
-            observation.tokens,
-            attempts,
-            observation.milliseconds,
-            observation.checked_at,
-        ),
-    )
+    columns: dict[str, str | int] = {
+        "run": run,
+        "server": server,
+        "state": observation.state,
+        "observed_run": observed_run,
+        "code": _clean(observation.code)[:_MAX_NAME],
+        "reason": _clean(observation.reason)[:_MAX_NAME],
+        "message": _clean(observation.message)[:_MAX_MESSAGE],
+        "version": _clean(observation.version)[:_MAX_NAME],
+        "artifact": _clean(observation.artifact)[:_MAX_NAME],
+        "publisher": _clean(observation.publisher)[:_MAX_NAME],
+        "provenance": _clean(observation.provenance)[:_MAX_NAME],
+        "surface": surface,
+        "tools": 0 if observation.surface is None else len(observation.surface.items.get("tools", ())),
+        "tokens": observation.tokens,
+        "attempts": attempts,
+        "milliseconds": observation.milliseconds,
+        "checked_at": observation.checked_at,
+    }
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    transaction.run(f"INSERT INTO census_results ({names}) VALUES ({marks})", tuple(columns.values()))  # noqa: S608
     transaction.run_many(
         "INSERT INTO census_findings (run, server, position, origin, severity, code, entity, name, message) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
