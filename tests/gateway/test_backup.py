@@ -117,6 +117,40 @@ def test_a_backup_that_is_too_old_or_changed_is_not_restored(project: Project, o
     assert list(database.parent.glob("*.sqlite*")) == []
 
 
+def test_attack_a_backup_with_other_tokens_a_trigger_or_a_file_next_to_it_is_not_restored(
+    project: Project, other: Project
+) -> None:
+    """The head covers the audit log only, and SQLite runs triggers and reads a write-ahead log next to a file."""
+    project("gateway", "token", "add", "ada")
+    done = project("gateway", "backup", "kept.sqlite", "--format", "json")
+    head, digest = head_of(done), json.loads(done.out)["digest"]
+    kept = project.root / "kept.sqlite"
+
+    def change(name: str, statement: str) -> Path:
+        copy = project.root / name
+        shutil.copy(kept, copy)
+        with closing(sqlite3.connect(copy)) as changed:
+            changed.execute(statement)
+            changed.commit()
+        return copy
+
+    def restore(file: Path, *options: str) -> tuple[int, str]:
+        return code_of(other("gateway", "restore", str(file), "--head", head, *options, "--format", "json"))
+
+    token = change("token.sqlite", "UPDATE token SET client = 'eve'")
+    assert restore(token, "--digest", digest) == (1, "AUDIT_TAMPERED")
+    trigger = "CREATE TRIGGER later AFTER INSERT ON audit_entry BEGIN DELETE FROM review; END"
+    assert restore(change("trigger.sqlite", trigger)) == (3, "DATABASE_CORRUPT")
+    with closing(sqlite3.connect(token)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE token SET client = 'mallory'")
+        writer.commit()
+        shutil.copy(f"{token}-wal", f"{kept}-wal")
+    assert other("gateway", "restore", str(kept), "--head", head, "--digest", digest).code == 0
+    listed = json.loads(other("gateway", "token", "list", "--format", "json").out)
+    assert [row["client"] for row in listed["tokens"]] == ["ada"]
+
+
 def test_neither_a_backup_nor_a_restored_database_replaces_a_file(project: Project) -> None:
     record(project)
     assert project("gateway", "backup", "backup.sqlite").code == 0

@@ -2,22 +2,25 @@
 
 A copy of the SQLite file alone lacks what is still in its write-ahead log, and a copy of both files at different times
 is damaged. So the copy is made by SQLite itself, as one consistent file. Both ways end with a verification of the audit
-log in the copy; a copy that fails it gets no name.
+log in the copy; a copy that fails it gets no name. The log does not cover tokens and approvals, so a restore can also
+demand the digest of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copyfileobj
 from tempfile import TemporaryDirectory
 
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.report import Report
 from pinwarden.gateway.audit.event import RESTORED, AuditEvent, AuditHead
 from pinwarden.gateway.audit.report import verify_log
 from pinwarden.gateway.state import GatewayState
 from pinwarden.system.database import copy_sqlite_database, is_postgresql
-from pinwarden.system.files import file_digest, open_new_file
+from pinwarden.system.files import file_digest, open_new_file, open_regular
 from pinwarden.system.state_folder import prepare_state_folder
 
 
@@ -35,7 +38,10 @@ def back_up(state: GatewayState, file: Path) -> Report:
         subject=str(file),
         summary=f"backed up with {verified.facts['entries']} audit events; head {_name_head(verified)}",
         exit_code=EXIT_CLEAN,
-        notes=("keep the head, and give it to pinwarden gateway restore --head",),
+        notes=(
+            f"digest {digest}",
+            "keep head and digest elsewhere, and give them to pinwarden gateway restore --head and --digest",
+        ),
         facts={
             "file": str(file),
             "digest": digest,
@@ -45,8 +51,10 @@ def back_up(state: GatewayState, file: Path) -> Report:
     )
 
 
-def restore(state: GatewayState, file: Path, heads: Sequence[AuditHead], by: str) -> Report:
-    """Create the state's database from a backup. Its audit log must contain ``heads``.
+def restore(
+    state: GatewayState, file: Path, heads: Sequence[AuditHead], by: str, digest: Digest | None = None
+) -> Report:
+    """Create the state's database from a backup. Its audit log must contain ``heads``, and the file have the digest.
 
     Raises ``FILE_EXISTS`` if there is a database or a journal already.
     """
@@ -60,7 +68,8 @@ def restore(state: GatewayState, file: Path, heads: Sequence[AuditHead], by: str
         )
     with open_new_file(Path(state.url)) as stream:
         copy = Path(stream.name)
-        copy_sqlite_database(str(file), copy)
+        with TemporaryDirectory(dir=state.folder) as folder:
+            copy_sqlite_database(str(_copy_alone(file, Path(folder), digest)), copy)
         verified = _verify_copy(copy, heads)
     reason = f"restored from a backup with the head {_name_head(verified)}"
     state.record_events(AuditEvent(kind=RESTORED, call=_name_head(verified), reason=reason, by=by))
@@ -72,10 +81,27 @@ def restore(state: GatewayState, file: Path, heads: Sequence[AuditHead], by: str
         notes=(
             "what was revoked or decided after the backup is undone: check pinwarden gateway token list and pinwarden "
             "review list",
-            *(() if heads else ("without --head, a backup that is too old, or a changed one, cannot be detected",)),
+            *(() if heads else ("without --head, a backup that is too old cannot be detected",)),
+            *(() if digest else ("without --digest, changed tokens and approvals in the backup cannot be detected",)),
         ),
         facts={"file": str(file), "entries": verified.facts["entries"], "head": verified.facts["head"]},
     )
+
+
+def _copy_alone(file: Path, folder: Path, digest: Digest | None) -> Path:
+    """Copy a backup without the files next to it, which SQLite would read too, and check the digest of the copy."""
+    if not file.is_file():
+        return file  # its absence is an error of the database
+    alone = folder / "backup.sqlite"
+    with open_regular(file) as source, alone.open("xb") as target:
+        copyfileobj(source, target)
+    if digest is not None and file_digest(alone, digest.algorithm) != digest:
+        raise PinwardenError(
+            "AUDIT_TAMPERED",
+            f"{file} does not have the digest {digest}",
+            hint="Use another backup, or the digest that pinwarden gateway backup printed for this one.",
+        )
+    return alone
 
 
 def _refuse_postgresql(state: GatewayState) -> None:

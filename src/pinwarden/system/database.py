@@ -85,10 +85,17 @@ def copy_sqlite_database(url: str, target: Path) -> None:
         ) as one:
             one.execute("PRAGMA trusted_schema = OFF")
             one.backup(copy)  # in one step: writers go on, and a step by step copy would begin again with each write
+        copy.execute("PRAGMA trusted_schema = OFF")
         copy.execute("PRAGMA journal_mode = DELETE")
         problem = copy.execute("PRAGMA integrity_check(1)").fetchone()
         if problem != ("ok",):
             raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged: {str(problem)[:200]}")
+        program = copy.execute("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view') LIMIT 1").fetchone()
+        if program is not None:  # it would run later, with what Pinwarden writes
+            name = str(program[0])[:80]
+            raise PinwardenError(
+                "DATABASE_CORRUPT", f"{path} has a trigger or view, which is not Pinwarden's: {name!a}"
+            )
 
 
 def open_empty_database(schema: Schema) -> Database:

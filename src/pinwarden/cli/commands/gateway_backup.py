@@ -41,6 +41,7 @@ def _configure_restore(parser: ArgumentParser) -> None:
         metavar="NUMBER:HASH",
         help="head that the backup's audit log must contain, e.g. of the last backup; repeatable",
     )
+    parser.add_argument("--digest", metavar="DIGEST", help="digest of the file, as pinwarden gateway backup printed it")
     add_database_argument(parser)
     add_format_argument(parser)
 
@@ -54,9 +55,11 @@ def gateway_restore(args: Namespace) -> int:
     Examples:
       pinwarden gateway restore gateway-backup.sqlite
     """
+    from pinwarden.core.digest import Digest
     from pinwarden.gateway.audit.event import parse_head
     from pinwarden.gateway.backup import restore
 
     heads = [parse_head(text) for text in args.head]
+    digest = None if args.digest is None else Digest.parse(args.digest)
     with open_database(args) as state:
-        return emit(restore(state, Path(args.file), heads, find_person()), args.format)
+        return emit(restore(state, Path(args.file), heads, find_person(), digest), args.format)
