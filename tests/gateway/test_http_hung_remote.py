@@ -31,5 +31,8 @@ def test_a_hanging_call_to_a_remote_times_out_and_other_calls_to_it_are_answered
         answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not respond in time" in answer["error"]["message"]
+        durations = running.manager.upstreams["notes"].recorder.durations["read_only"]
+        assert (sum(durations.counts), durations.failures) == (1, 1)
+        assert durations.seconds > limits.response_seconds
         with RawClient(running, "notes") as other:
             assert other.request("tools/list")["result"]["tools"] == [SEARCH, DELETE]

@@ -375,6 +375,24 @@ def test_a_server_that_dies_is_reported_and_restarted(tmp_path: Path) -> None:
     assert first["result"]["content"] != again["result"]["content"]
 
 
+def test_a_conversation_is_a_loss_only_if_its_server_ended_it(tmp_path: Path) -> None:
+    with scene(tmp_path) as at:
+        upstream = at.gateway.manager.upstreams["talking"]
+        with at.client() as raw:
+            raw.initialize()
+            assert raw.send(b"", method="DELETE")[0] == 200
+            raw.session = ""
+            raw.initialize()
+            at.gateway.advance_clock(LIMITS.idle_seconds + 1)
+            assert at.gateway.manager.open_counts == (0, 0), "the session was idle for too long"
+            assert upstream.losses == 0
+            raw.session = ""
+            raw.initialize()
+            assert raw.session_request("tools/call", {"name": "die"}, 2)["error"]["code"] == -32000
+            poll(lambda: at.gateway.manager.open_counts[0] == 0)
+            assert upstream.losses == 1
+
+
 def test_a_server_that_closes_its_input_but_keeps_running_is_reported_and_replaced() -> None:
     behind = UpstreamServer(guard("s"), command=(sys.executable, "-c", SERVER))
     with gateway({"s": behind}) as scene, RawClient(scene, "s") as client:

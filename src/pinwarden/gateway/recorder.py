@@ -216,7 +216,10 @@ class LoopRecorder:
         self._clients.count_events(output.events)
 
     def add_duration(self, request_class: str, seconds: float, *, failed: bool) -> None:
-        """Count a request that got its response. ``request_class`` must be one of few words, never a tool's name."""
+        """Count a request that got its response or timed out.
+
+        ``request_class`` must be one of few words, never a tool's name.
+        """
         histogram = self.durations.get(request_class)
         if histogram is None:
             histogram = self.durations[request_class] = Histogram()

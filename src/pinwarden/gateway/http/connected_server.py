@@ -163,7 +163,7 @@ class ConnectedTransport(RemoteTransport):
         try:
             loading = self._loop.run_in_executor(self._executor, self._credential.load, rejected)
         except RuntimeError:  # the server was replaced, and this conversation is about to end
-            self._owner.on_server_lost(_RECONNECTED)
+            self._end(_RECONNECTED)
         else:
             loading.add_done_callback(on_loaded)
 
@@ -185,11 +185,16 @@ class ConnectedTransport(RemoteTransport):
         grant_id = "" if token is None else token.grant_id
         if self._grant_id and grant_id != self._grant_id:
             # The server's session, and the lists in this conversation, may be those of another account.
-            self._owner.on_server_lost(_RECONNECTED)
+            self._end(_RECONNECTED)
             return False
         self._token, self._grant_id = token, grant_id
         self._set_fixed_headers(_build_line(token))
         return True
+
+    def _end(self, reason: str) -> None:
+        """End the conversation without counting it as a failure of the server."""
+        self.evicted = True
+        self._owner.on_server_lost(reason)
 
     # Refusals of the server
 
@@ -229,8 +234,7 @@ class ConnectedTransport(RemoteTransport):
         Without a valid token, the conversation ends, because the gateway's own requests are refused too.
         """
         if status == _UNAUTHORIZED or listener.token is None:
-            self.evicted = True  # the server itself is not failing
-            self._owner.on_server_lost(self._credential.explain_missing())
+            self._end(self._credential.explain_missing())
             return
 
         def on_found(finding: asyncio.Future[str]) -> None:
@@ -241,7 +245,7 @@ class ConnectedTransport(RemoteTransport):
         try:
             finding = self._loop.run_in_executor(self._executor, self._credential.explain_refusal, challenge)
         except RuntimeError:
-            self._owner.on_server_lost(_RECONNECTED)
+            self._end(_RECONNECTED)
         else:
             finding.add_done_callback(on_found)
 

@@ -56,6 +56,8 @@ class Conversation(MessageRelay):
         self.forget_era: Callable[[], None] = lambda: None
         self.person = ("", "")
         """Whose grants of remote servers the client may use: issuer and subject."""
+        self.server_lost = False
+        """Whether the conversation ended because the server is gone."""
         self.stream_keeps_session_open = True
         """Whether an open notification stream counts as use of the conversation."""
         self._on_closed = on_closed
@@ -88,6 +90,14 @@ class Conversation(MessageRelay):
             self._refusals.run_when_sent(partial(self._queue.run, free_id))
         elif self.transport is not None:
             self.transport.cancel(request_id)
+
+    def fail_overdue(self, request_id: RequestId) -> None:
+        """Fail a request whose deadline passed, count the failure, and cancel the request at the server."""
+        pending = self._open_requests.by_id.get(request_id)
+        if pending is not None:
+            self._count_response(pending, self._clock(), failed=True)
+            self.cancel(request_id)
+            pending.sink.fail(SERVER_UNAVAILABLE, "the server did not respond in time")
 
     def on_response_ended(self, posted: PostedRequest, reason: str) -> None:
         """Fail a request if its HTTP response ended and contained no JSON-RPC response."""
@@ -203,6 +213,7 @@ class Conversation(MessageRelay):
             self._refusals.run_when_sent(partial(self.on_server_lost, reason))
             return
         self.session.on_server_closed()
+        self.server_lost = True
         self.close(reason)  # fails all open requests
 
     def close(self, reason: str) -> None:

@@ -109,6 +109,7 @@ class Upstream:
         self.tracing = tracing
         self.requests = 0
         self.losses = 0
+        """How many conversations ended because the server exited, closed the connection or hung."""
         self.era = ""
         """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
@@ -127,9 +128,9 @@ class Upstream:
         session = Session(self.guard, name=secrets.token_hex(8), client=known)
 
         def on_closed(reason: str) -> None:
-            self.losses += 1
             self._record(STOPPED, session, reason)
             evicted = conversation.transport is not None and conversation.transport.evicted
+            self.losses += conversation.server_lost and not evicted
             self.failing = not conversation.has_received and not evicted
 
         conversation = Conversation(

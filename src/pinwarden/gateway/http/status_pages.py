@@ -147,7 +147,11 @@ class StatusPages:
 def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
     counters: tuple[tuple[str, str, Callable[[Upstream], int]], ...] = (
         ("server_requests_total", "Requests to a server.", lambda upstream: upstream.requests),
-        ("server_losses_total", "Conversations that the server ended.", lambda upstream: upstream.losses),
+        (
+            "server_losses_total",
+            "Conversations that ended because the server exited, closed the connection or hung.",
+            lambda upstream: upstream.losses,
+        ),
         (
             "server_recorded_messages_total",
             "Messages with recorded events.",
@@ -170,7 +174,7 @@ def _format_server_metrics(upstreams: Sequence[Upstream]) -> Iterator[str]:
         for request_class, histogram in sorted(upstream.recorder.durations.items())
     ]
     failures = [(labels, histogram.failures) for labels, histogram in durations]
-    yield from format_metric("server_failures_total", "counter", "Requests that got an error.", failures)
+    yield from format_metric("server_failures_total", "counter", "Requests that got an error or timed out.", failures)
     name = "request_duration_seconds"
     yield format_metric_header(name, "histogram", "Time from a request to its response.")
     for labels, histogram in durations:

@@ -8,7 +8,6 @@ from pinwarden.gateway.http.open_requests import OpenRequests
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
 from pinwarden.gateway.session.messages import ParsedMessage, RequestId, encode
 from pinwarden.gateway.session.session import Session
-from pinwarden.surface.protocol import SERVER_UNAVAILABLE
 
 
 class WatchedConversation(Protocol):
@@ -19,8 +18,8 @@ class WatchedConversation(Protocol):
     last_received: float
     """When the server last sent a message."""
 
-    def cancel(self, request_id: RequestId | None) -> None:
-        """Cancel a request."""
+    def fail_overdue(self, request_id: RequestId) -> None:
+        """Fail a request whose deadline passed."""
 
     def on_server_lost(self, reason: str) -> None:
         """End the conversation."""
@@ -52,9 +51,8 @@ class Watchdog:
                 if silent:
                     self._ping(now)
             else:
-                conversation.cancel(request_id)
+                conversation.fail_overdue(request_id)
                 hangs = hangs or silent
-                pending.sink.fail(SERVER_UNAVAILABLE, "the server did not respond in time")
         if self._pinged_at is not None and conversation.last_received >= self._pinged_at:
             self._pinged_at = None
         transport, oldest = conversation.transport, now - self._seconds
