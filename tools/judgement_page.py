@@ -56,11 +56,19 @@ The held-out edits are in `benchmarks/data/judgement/blind`. The person who repa
 before reading any rule, but knowing this page and the names of the signals; half of them try to avoid what was known.
 They were scored once, after the last change. It is not the work of a stranger.
 
-Attacks are in no held-out part now: the second part (220 attacks by one author, 266 tools, 12 upgrades) no longer
-exists. Its first, blind score was 77% of the attacks, 0.38% of the tools, 1 of 12 upgrades, and 21% of honest texts
-that resemble an attack; the weights were trained with 131 honest sentences since then, and 43 phrase rules were
-removed. The first part (397 attacks, 46 servers with 927 tools, 39 upgrades, 66 edits) was lost too; its figures were
-52% of the attacks (57% of a blind author), 0.43% of the tools, 15% of the upgrades, and 79% of the edits critical.
+The attacks and the honest texts that resemble them in `benchmarks/data/judgement/blind` are by an author who saw no
+rule, no page and no earlier text. They were scored once, with the version that they were published with:
+`python -m benchmarks.judgement --data benchmarks/data/judgement/blind`.
+
+| blind, scored once | Pinwarden | ToolPin | Cisco YARA |
+|---|---|---|---|
+| poisoned definitions with a warning | 120/160 75% | 0/160 0% | 9/160 6% |
+| honest text that resembles an attack, with a warning | 17/120 14% | 1/120 1% | 5/120 4% |
+
+By kind, it found least of tampering (3 of 9), role and system tags (5 of 10), redirection and shadowing (5 of 9 each);
+by place, least in enum values (2 of 7) and in defaults and examples (7 of 14). Earlier held-out attacks no longer
+exist. Their first, blind scores were 77% (220 attacks by one author; 0.38% of 266 honest tools, 1 of 12 upgrades, 21%
+of honest texts that resemble an attack) and, before the present model, 52% (397 attacks; 57% of a blind author).
 
 ## Figures
 
@@ -119,6 +127,7 @@ def main(held_out: Path) -> int:
         print("error: Cisco's rules are not installed\nhint: run it with .venv-bench/bin/python", file=sys.stderr)
         return 1
     values: dict[str, Any] = {f"held_out_{name}": value for name, value in _count(held_out).items()}
+    values |= {f"held_out_{name}": _count(DATA / "blind")[name] for name in ("attacks", "honest")}
     values["held_out_report"] = _report(held_out, omitted={"family", "language", "carrier", "kind"})
     values["report"] = _report(DATA, omitted={"source", "language", "carrier", "kind"})
     PAGE.write_text(TEXT.format(**_count(DATA), **values), encoding="utf-8")
