@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -313,10 +314,14 @@ def login_error(reason: str, message: str) -> PinwardenError:
     return PinwardenError("LOGIN_REFUSED", message, data={"reason": reason})
 
 
+_ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")  # others are not stored and shown as what Pinwarden says
+
+
 def _refusal(parameters: Mapping[str, Any]) -> PinwardenError:
     """Return the error for a refusal of the provider. Its data have the error code of OAuth (RFC 6749, section 5.2)."""
     error = parameters.get("error")
-    data = {"reason": "provider", **({"error": error[:80]} if isinstance(error, str) else {})}
+    code = error if isinstance(error, str) and _ERROR_CODE.fullmatch(error) else "another error"
+    data = {"reason": "provider", **({"error": code} if isinstance(error, str) else {})}
     return PinwardenError("LOGIN_REFUSED", f"the provider refused: {_describe_error(parameters)}", data=data)
 
 

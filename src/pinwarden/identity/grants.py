@@ -187,11 +187,12 @@ class Grants:
 
     def mark(self, grant: Grant, *, problem: str | None = None, wanted: Sequence[str] = ()) -> bool:
         """Store why a grant cannot be used, or which scopes it lacks. Returns whether that is new."""
-        column = "wanted" if problem is None else "problem"
+        # Scopes leave the claim of a refresh alone: otherwise a server could have two processes refresh at once.
+        column, more = ("wanted", "") if problem is None else ("problem", ", refreshing_until = 0")
         text = " ".join(wanted) if problem is None else problem
         with self._database.transaction() as transaction:
             changed = transaction.run(
-                f"UPDATE remote_grant SET {column} = ?, refreshing_until = 0"  # noqa: S608
+                f"UPDATE remote_grant SET {column} = ?{more}"  # noqa: S608
                 f" WHERE id = ? AND revision = ? AND {column} <> ?",
                 (text, grant.id, grant.revision, text),
             )

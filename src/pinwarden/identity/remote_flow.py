@@ -310,8 +310,13 @@ def describe_client(redirect_uris: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def select_scopes(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words that are scopes (RFC 6749, section 3.3), each once."""
+    return tuple(dict.fromkeys(word for word in words if _SCOPE.fullmatch(word)))
+
+
 def _join_scopes(first: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
-    joined = tuple(dict.fromkeys(scope for scope in (*first, *more) if _SCOPE.fullmatch(scope)))
+    joined = select_scopes((*first, *more))
     if len(joined) > _MAX_SCOPES:
         raise refusal("scopes", f"the server asks for more than {_MAX_SCOPES} scopes")
     return joined

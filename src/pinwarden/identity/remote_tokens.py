@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.identity.grants import EVERYONE, LOCAL, REFRESH_SECONDS, STATIC, Grant, GrantOwner, Grants, name_address
 from pinwarden.identity.protected_resource import parse_bearer_challenge
-from pinwarden.identity.remote_flow import ConnectRequest, IssuedTokens, RemoteClient, RemoteFlow
+from pinwarden.identity.remote_flow import ConnectRequest, IssuedTokens, RemoteClient, RemoteFlow, select_scopes
 from pinwarden.identity.remote_settings import RemoteSettings
 
 _EXPIRY_SECONDS = 20
@@ -24,6 +24,7 @@ _WAIT_SECONDS = 0.2
 _RECHECK_SECONDS = 5.0
 """How long a token is used without looking whether the person forgot the server or connected it again."""
 _STORE_ATTEMPTS = 3
+_MAX_WANTED = 20  # scopes that a server asked for and the grant does not have
 _TEMPORARY = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _DATABASE_UNAVAILABLE = "DATABASE_UNAVAILABLE"
 
@@ -195,10 +196,10 @@ class RemoteTokens:
         """Remember the scopes that a server asked for, for the next time that the person connects it."""
         grant = self.grants.find(target.choose_owner(owner), target.server, target.address)
         if grant is not None:
-            held = (*grant.scopes.split(), *grant.wanted.split())
-            more = [scope for scope in scopes if scope not in held]
-            if more:
-                self.grants.mark(grant, wanted=[*grant.wanted.split(), *more])
+            held, wanted = grant.scopes.split(), grant.wanted.split()
+            more = [scope for scope in select_scopes(scopes) if scope not in held and scope not in wanted]
+            if more and len(wanted) < _MAX_WANTED:
+                self.grants.mark(grant, wanted=[*wanted, *more][:_MAX_WANTED])
 
     def _refresh(
         self, target: RemoteTarget, grant: Grant, client: RemoteClient, tokens: IssuedTokens, *, is_usable: bool
@@ -301,7 +302,7 @@ class RemoteCredential:
         server = self._target.server
         if parameters.get("error") != "insufficient_scope":
             return f"{server} does not allow this with the connected account"
-        scopes = parameters.get("scope", "").split()
+        scopes = select_scopes(parameters.get("scope", "").split())
         self._tokens.note_missing_scopes(self._target, self._owner, scopes)
         hint = describe_missing_grant(self._target, self._owner).hint
         return f"{server} needs more permissions ({' '.join(scopes)[:200] or 'it does not say which'}). {hint}"
