@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
+from urllib.parse import parse_qs, urlencode
 
 from pinwarden.dashboard.sources import identify_server
 from pinwarden.gateway.audit.event import BLOCKED, CALLED, AuditEvent
@@ -85,6 +87,32 @@ def test_the_log_is_filtered_paged_and_exported(world: ReviewWorld, client: Clie
     export = client.page("audit/export")
     assert export.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
     assert [json.loads(line)["number"] for line in export.body.splitlines()] == list(range(1, 123))
+
+
+def test_the_log_is_filtered_by_client_and_the_links_keep_the_filter(world: ReviewWorld, client: Client) -> None:
+    laptop = "Ada's laptop & <b>desk</b>"
+    record(
+        world,
+        *(AuditEvent(kind=CALLED, server="notes", client="ci", item=f"robot-{number}") for number in range(110)),
+        *(AuditEvent(kind=CALLED, server="notes", client=laptop, item=f"tool-{number}") for number in range(110)),
+    )
+    query = urlencode({"kind": "", "server": "notes", "client": laptop})
+    page = client.page(f"audit/?{query}")
+    assert "tool-109" in page.text
+    assert "tool-10 " in page.text
+    assert "robot-" not in page.text
+    older = re.search(r'<a rel="next" href="\?([^"]*)"', page.html)
+    assert older is not None
+    assert parse_qs(unescape(older[1])) == {"server": ["notes"], "client": [laptop], "before": ["122"]}
+    rest = client.page(f"audit/?{unescape(older[1])}")
+    assert "tool-9 " in rest.text
+    assert "robot-" not in rest.text
+    newest = re.search(r'<a href="\?([^"]*)">Newest events', rest.html)
+    assert newest is not None
+    assert unescape(newest[1]) == query
+    entries = json.loads(client.page("api/audit?client=ci").body)["entries"]
+    assert {entry["fact"]["item"][:5] for entry in entries} == {"robot"}
+    assert "No event matches" in client.page("audit/?client=c").text
 
 
 def test_the_chain_is_verified_and_a_change_is_found(world: ReviewWorld, client: Client) -> None:

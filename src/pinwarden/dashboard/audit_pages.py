@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
 from pinwarden.dashboard.sources import DashboardRequest, Sources, Values
 from pinwarden.gateway.audit.event import KINDS, LogEntry
 from pinwarden.gateway.audit.report import EntryFilter, read_last_entries
@@ -11,15 +14,30 @@ from pinwarden.html.pages import PageContent
 _PAGE = 100
 
 
+class FilterField(Record):
+    """A field of the filter: a parameter of the page and of the API, with the name of a member of `AuditEvent`."""
+
+    name: str
+    label: str
+    choices: tuple[str, ...] = ()
+    """The values that the member can have; empty if it can have any text."""
+
+
+FILTER_FIELDS = (
+    FilterField(name="kind", label="Kind", choices=KINDS),
+    FilterField(name="server", label="Server"),
+    FilterField(name="client", label="Client"),
+)
+
+
 def build_audit_page(sources: Sources, request: DashboardRequest) -> PageContent:
     """Build the page with the newest events that match the filter, or with earlier ones."""
     entries, selected, before = read_filtered_entries(sources, request, _PAGE)
     values: Values = {
         "entries": entries,
-        "kinds": KINDS,
-        "kind": next(iter(selected.kinds), ""),
-        "server": selected.server,
-        "is_filtered": bool(selected.kinds or selected.server),
+        "filter_fields": [(field, selected[field.name]) for field in FILTER_FIELDS],
+        "filter_query": urlencode(selected),
+        "is_filtered": any(selected.values()),
         "is_first": before is None,
         "older": entries[-1].number if len(entries) == _PAGE else None,
         "check": sources.log_check.result,
@@ -30,13 +48,24 @@ def build_audit_page(sources: Sources, request: DashboardRequest) -> PageContent
 
 def read_filtered_entries(
     sources: Sources, request: DashboardRequest, count: int
-) -> tuple[list[LogEntry], EntryFilter, int | None]:
-    """Return the entries that the query selects, the newest first, with the filter and the number they are before."""
-    kind, server, text = (request.query.get(name, "").strip() for name in ("kind", "server", "before"))
-    if kind and kind not in KINDS:
-        raise PinwardenError("USAGE", f"{kind[:40]!a} is not a kind of event", hint=f"Kinds: {', '.join(KINDS)}.")
+) -> tuple[list[LogEntry], dict[str, str], int | None]:
+    """Return the entries that the query selects, the newest first.
+
+    The second result has the value of each field of the filter, the third the number that the entries are before.
+    """
+    selected = {field.name: _read_field(field, request) for field in FILTER_FIELDS}
+    text = request.query.get("before", "").strip()
     if text and not (text.isascii() and text.isdigit() and int(text[:18]) > 0 and len(text) <= 18):
         raise PinwardenError("USAGE", f"{text[:40]!a} is not the number of an entry")
     before = int(text) if text else None
-    selected = EntryFilter(server=server, kinds=(kind,) if kind else ())
-    return read_last_entries(sources.state, count, selected, before)[::-1], selected, before
+    entry_filter = EntryFilter(values={name: (value,) if value else () for name, value in selected.items()})
+    return read_last_entries(sources.state, count, entry_filter, before)[::-1], selected, before
+
+
+def _read_field(field: FilterField, request: DashboardRequest) -> str:
+    value = request.query.get(field.name, "").strip()
+    if value and field.choices and value not in field.choices:
+        raise PinwardenError(
+            "USAGE", f"{field.name} cannot be {value[:40]!a}", hint=f"Possible values: {', '.join(field.choices)}."
+        )
+    return value

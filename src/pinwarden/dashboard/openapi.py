@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.gateway.audit.event import KINDS
+from pinwarden.dashboard.audit_pages import FILTER_FIELDS
 from pinwarden.gateway.policy_what_if import MAX_DAYS
 
 Json = dict[str, Any]
@@ -30,7 +30,10 @@ def build_openapi() -> Json:
     Long: one entry for each path.
     """
     page = {"level": _query("level", {"enum": ["critical", "review", "info"]}), "server": _query("server", _TEXT)}
-    audit = (_query("kind", {"enum": list(KINDS)}), page["server"], _query("before", {"type": "integer", "minimum": 1}))
+    audit = [
+        *(_query(field.name, {"enum": list(field.choices)} if field.choices else _TEXT) for field in FILTER_FIELDS),
+        _query("before", {"type": "integer", "minimum": 1}),
+    ]
     return {
         "openapi": "3.1.0",
         "info": {

@@ -106,7 +106,7 @@ def audit_tail(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"--count must not be negative: {args.count}")
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints text only", hint="Leave out --format.")
-    entry_filter = EntryFilter(server=args.server, kinds=tuple(args.kind))
+    entry_filter = EntryFilter(values={"server": (args.server,) if args.server else (), "kind": args.kind})
     with read_database(args) as state:
         head = read_head(state.audit_database).number  # read first, so that --follow misses no entry
         with Progress("reading the audit log"):

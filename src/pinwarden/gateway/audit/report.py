@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +36,23 @@ _MAX_LINE = 1 << 20  # bytes; an entry has a few hundred, with arguments at most
 
 
 class EntryFilter(Record):
-    """Selects entries by server and kind; empty members select all."""
+    """Selects entries by members of their events."""
 
-    server: str = ""
-    kinds: tuple[str, ...] = ()
+    values: Mapping[str, Sequence[str]]
+    """The values that are selected, by the name of a member of `AuditEvent`. A member without values selects all."""
 
     def matches(self, entry: LogEntry) -> bool:
         """Whether the entry is selected."""
-        return self.server in ("", entry.event.server) and (not self.kinds or entry.event.kind in self.kinds)
+        event = entry.event
+        return all(not values or getattr(event, name) in values for name, values in self.values.items())
 
     def list_required_members(self) -> list[list[tuple[str, str]]]:
         """Return groups of members that selected entries have, as `chain.read_newest_entries` expects them."""
-        server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
-        return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
+        return [
+            [(name, value) for value in values]
+            for name, values in self.values.items()
+            if all(len(value) <= _MAX_SEARCHED for value in values)  # a longer one may be truncated
+        ]
 
 
 def verify_log(state: GatewayState, heads: Sequence[AuditHead], exports: Sequence[Path] = ()) -> Report:
