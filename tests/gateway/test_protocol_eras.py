@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from pinwarden.surface.probe.probe import probe
+from pinwarden.surface.protocol import VERSION_META
+from pinwarden.system.target import HttpTarget
 from tests.gateway.http_gateway import (
     MODERN,
     OTHER_TOKEN,
@@ -32,11 +36,15 @@ from tests.gateway.http_gateway import (
     stateless_request,
 )
 from tests.gateway.published_servers import MODULES, OLD_PYTHON
+from tests.gateway.session_harness import SEARCH, approved_surface
 from tests.servers.led_http import Exchange, Led, led_http
+from tests.servers.turning_http import TurningWorld, turning_http
 from tests.support.needs import missing
 from tests.support.ports import reserved_port
+from tests.support.targets import LOCAL, names
 from tests.support.waiting import poll
 
+STATE = {"tools": [SEARCH]}
 OLD_SERVER = Path(__file__).parent.parent / "servers/old_sdk_server.py"
 
 
@@ -337,3 +345,51 @@ def test_a_server_that_goes_back_to_the_handshake_is_detected() -> None:
         world.lead = lead
         raw.request("tools/call", call, 4)
         assert "result" in raw.request("tools/call", call, 5)
+
+
+FUTURE = "2099-01-01"
+
+
+@pytest.fixture
+def two_stateless_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinwarden as it would be with a second stateless revision."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pinwarden.") and hasattr(module, "STATELESS_VERSIONS"):
+            monkeypatch.setattr(module, "STATELESS_VERSIONS", (MODERN, FUTURE))
+
+
+def versions_of_requests(world: TurningWorld) -> set[tuple[str, str]]:
+    """The revision in header and message of each request of the stateless era, except the first ``server/discover``."""
+    received = [
+        (head["mcp-protocol-version"], message["params"]["_meta"][VERSION_META])
+        for head, message in zip(world.heads, map(json.loads, world.bodies), strict=True)
+        if message["method"] != "initialize"
+    ]
+    assert received[0] == (MODERN, MODERN)
+    return set(received[1:])
+
+
+@pytest.mark.usefixtures("two_stateless_revisions")
+def test_a_server_of_another_stateless_revision_is_probed_in_its_revision() -> None:
+    with turning_http({"states": [STATE], "eras": ["discover"], "versions": [FUTURE]}) as world:
+        surface = probe(HttpTarget(url=world.url), LOCAL)
+    assert names(surface) == ["search_notes"]
+    assert (surface.observed["era"], surface.observed["protocolVersion"]) == ("discover", FUTURE)
+    assert versions_of_requests(world) == {(FUTURE, FUTURE)}
+
+
+@pytest.mark.usefixtures("two_stateless_revisions")
+@pytest.mark.parametrize("era", ["handshake", "newest"])
+def test_the_gateway_uses_a_server_in_its_stateless_revision(era: str) -> None:
+    with (
+        turning_http({"states": [STATE], "eras": ["discover"], "versions": [FUTURE]}) as world,
+        gateway({"far": UpstreamServer(guard("far", approved_surface(STATE)), url=world.url)}) as running,
+        RawClient(running) as raw,
+    ):
+        if era == "handshake":
+            raw.initialize()
+        ask = raw.request if era == "newest" else raw.session_request
+        assert [tool["name"] for tool in ask("tools/list", {}, 2)["result"]["tools"]] == ["far__search_notes"]
+        assert "result" in ask("tools/call", {"name": "far__search_notes", "arguments": {}}, 3)
+        assert world.calls("search_notes") == 1
+    assert versions_of_requests(world) == {(FUTURE, FUTURE)}

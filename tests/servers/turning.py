@@ -10,6 +10,7 @@ A script is an object with any of:
              (the methods of notices that are sent when this state begins), ``page`` (items of one page), ``pages``
              (in place of lists: by method, pairs of a cursor and the whole result that answers it), ``deaf`` (methods
              that are not answered) and ``answers`` (by method, the raw result)
+``versions`` the revisions without a handshake that it understands
 ``version``  the revision that ``initialize`` answers with
 ``eras``     which of ``discover`` and ``initialize`` it understands
 ``place``    a file with the number of the state that it begins with, so that a new process goes on where another was
@@ -50,6 +51,10 @@ class Turning:
         state: dict[str, Any] = self.script["states"][self.place]
         return state
 
+    @property
+    def versions(self) -> list[str]:
+        return list(self.script.get("versions", ["2026-07-28"]))
+
     def answers(self, text: str) -> list[str]:
         """The raw messages that this one causes."""
         message = json.loads(text)
@@ -65,6 +70,11 @@ class Turning:
         if method in self.state.get("deaf", []):
             return []
         params = message.get("params")
+        version = params.get("_meta", {}).get(f"{META}protocolVersion") if isinstance(params, dict) else None
+        if version is not None and version not in self.versions:
+            data = {"supported": self.versions, "requested": version}
+            error = json.dumps({"code": -32022, "message": "Unsupported protocol version", "data": data})
+            return [f'{{"jsonrpc":"2.0","id":{number},"error":{error}}}']
         result = self._result(method, params if isinstance(params, dict) else {})
         if result is None:
             error = '{"code":-32601,"message":"Method not found"}'
@@ -82,7 +92,7 @@ class Turning:
         if method == "server/discover" and "discover" in eras:
             server = self._server()
             stamp = {"_meta": {f"{META}serverInfo": server.pop("serverInfo")}}
-            return json.dumps({"supportedVersions": ["2026-07-28"], "resultType": "complete", **stamp, **server})
+            return json.dumps({"supportedVersions": self.versions, "resultType": "complete", **stamp, **server})
         if method in self.state.get("pages", {}):
             return json.dumps(self._recorded(method, params.get("cursor")))
         if method in MEMBERS:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 STATELESS_VERSIONS = ("2026-07-28",)
-"""Protocol revisions without a handshake."""
+"""Protocol revisions without a handshake, newest first."""
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Protocol revisions with an ``initialize`` handshake, newest first."""
 BATCH_VERSION = "2025-03-26"
@@ -46,3 +47,16 @@ CAPABILITY_MISSING = -32021
 VERSION_UNSUPPORTED = -32022
 URL_REQUIRED = -32042
 """The error code for a request that the client may repeat after the user opened a URL."""
+
+
+def choose_stateless_version(supported: Any) -> str:
+    """Return the newest stateless revision in a server's list of versions; empty if it has none."""
+    versions = supported if isinstance(supported, list) else ()
+    return next((version for version in STATELESS_VERSIONS if version in versions), "")
+
+
+def read_supported_versions(error: Any) -> list[str]:
+    """Return the versions that a server names in its error about an unsupported version; empty for other errors."""
+    data = error.get("data") if isinstance(error, dict) and error.get("code") == VERSION_UNSUPPORTED else None
+    supported = data.get("supported") if isinstance(data, dict) else None
+    return [version for version in supported if isinstance(version, str)] if isinstance(supported, list) else []

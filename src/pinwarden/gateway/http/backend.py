@@ -28,6 +28,8 @@ from pinwarden.surface.protocol import (
     SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
     VERSION_META,
+    choose_stateless_version,
+    read_supported_versions,
 )
 
 _MAX_PAGES = 200
@@ -108,7 +110,8 @@ class Backend:
         self._client = client
         self._on_message = on_message
         self.conversation: AnyConversation | None = None
-        self.stateless = False
+        self.version = ""
+        """The stateless revision in use; empty in the handshake era."""
         self.description: dict[str, Any] = {}
         """The server's approved description of itself: capabilities, instructions, name and version."""
         self._last_id = 0
@@ -129,10 +132,12 @@ class Backend:
         )
         try:
             if upstream.era != HANDSHAKE:
-                result = await self._discover(conversation, client_info, capabilities if for_stateless_client else {})
+                version, result = await self._discover(
+                    conversation, client_info, capabilities if for_stateless_client else {}
+                )
                 if result is not None:
                     self.conversation = self._manager.adopt_stateless_conversation(upstream, self._client, conversation)
-                    self.stateless, self.description = True, result
+                    self.version, self.description = version, result
                     upstream.mark_stateless(self.conversation)
                     return
                 # Reuse the process for the handshake, unless other clients share it or it ended.
@@ -152,18 +157,32 @@ class Backend:
 
     async def _discover(
         self, conversation: AnyConversation, client_info: Any, capabilities: Any
-    ) -> dict[str, Any] | None:
-        """Send ``server/discover``. Returns the server's description; None if the server is of the handshake era."""
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Send ``server/discover``. Returns the revision to use, and the server's description of itself.
+
+        The description is None if the server is of the handshake era.
+        """
         failing = self.upstream.failing
-        meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: client_info, CAPABILITIES_META: capabilities}
+        meta = {CLIENT_META: client_info, CAPABILITIES_META: capabilities}
+        version = STATELESS_VERSIONS[0]
+
+        async def discover() -> ParsedMessage:
+            return await self._request(conversation, "server/discover", {"_meta": {VERSION_META: version, **meta}})
+
         try:
-            response = await self._request(conversation, "server/discover", {"_meta": meta})
+            response = await discover()
+            other_version = choose_stateless_version(read_supported_versions(response.members.get("error")))
+            if other_version not in {"", version}:
+                version = other_version
+                response = await discover()
         except BackendError as err:
             if err.reason == SERVER_ENDED and not failing:
-                return None  # some servers exit if the first message is not initialize
+                return "", None  # some servers exit if the first message is not initialize
             raise
         result = response.members.get("result")
-        return result if isinstance(result, dict) else None
+        if not isinstance(result, dict):
+            return "", None
+        return choose_stateless_version(result.get("supportedVersions")) or version, result
 
     async def _initialize(self, conversation: AnyConversation, client_info: Any, capabilities: Any) -> dict[str, Any]:
         """Open a session and its notification stream. Returns the server's description of itself."""
@@ -183,6 +202,11 @@ class Backend:
         # The gateway opened this stream itself, so the stream must not keep an unused session open.
         conversation.stream_keeps_session_open = False
         return result
+
+    @property
+    def stateless(self) -> bool:
+        """Whether the server is of the stateless era."""
+        return bool(self.version)
 
     @property
     def failing(self) -> bool:
@@ -213,7 +237,7 @@ class Backend:
         for _ in range(_MAX_PAGES):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             if self.stateless:
-                params["_meta"] = {**meta, VERSION_META: STATELESS_VERSIONS[0]}
+                params["_meta"] = {**meta, VERSION_META: self.version}
             response = await self.request(method, params)
             result = response.members.get("result")
             if not isinstance(result, dict):

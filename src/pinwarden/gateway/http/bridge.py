@@ -294,8 +294,10 @@ class Bridge:
             # In the stateless era, the response to a subscription is an event stream.
             raise BackendError(METHOD_NOT_FOUND, self._explain_no_subscriptions(backend))
         if backend.stateless and not self._stateless:
-            meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
+            meta = {VERSION_META: backend.version, CLIENT_META: self._info, CAPABILITIES_META: {}}
             message = add_stateless_meta(message, meta)
+        elif backend.stateless and message.meta.get(VERSION_META) != backend.version:
+            message = add_stateless_meta(message, {VERSION_META: backend.version})
         elif self._stateless and not backend.stateless:
             message = remove_stateless_meta(message)
         future = ResponseFuture(partial(self._on_early_message, backend, sink))

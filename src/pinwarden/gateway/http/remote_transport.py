@@ -88,7 +88,7 @@ class RemoteTransport:
         self._server_session_ended = False
         self._unknown_session_posts: list[PostListener] = []
         """Posts with a status that may mean that the server does not know the session."""
-        self._heads: dict[tuple[str, str | None], bytes] = {}
+        self._heads: dict[tuple[str, str, str | None], bytes] = {}
         self._call_heads: dict[tuple[str, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
         self._notifications: dict[PostListener, tuple[UpstreamRequest, float]] = {}
@@ -373,7 +373,7 @@ class RemoteTransport:
         name = message.params.get(parameter) if parameter is not None else None
         if name is not None and type(name) is not str:
             name = None
-        cached = self._heads.get((method, name))
+        cached = self._heads.get((version, method, name))
         if cached is not None:
             return cached
         # Method and name come from the client. A line end in them would inject a header or a request.
@@ -383,7 +383,7 @@ class RemoteTransport:
         encoded = lines.encode("ascii")
         # Task ids are not reused, and long headers would take too much memory.
         if len(self._heads) < _MAX_CACHED and len(encoded) <= _MAX_CACHED_BYTES and parameter != "taskId":
-            self._heads[method, name] = encoded
+            self._heads[version, method, name] = encoded
         return encoded
 
     def _open_notification_stream(self) -> None:

@@ -26,7 +26,8 @@ from pinwarden.surface.protocol import (
     SERVER_META,
     STATELESS_VERSIONS,
     VERSION_META,
-    VERSION_UNSUPPORTED,
+    choose_stateless_version,
+    read_supported_versions,
 )
 from pinwarden.surface.surface import ITEM_KINDS, Item, ItemKind
 from pinwarden.system.probe_budget import ProbeBudget, probe_error, probe_limit_error
@@ -76,7 +77,8 @@ class ProbeSession:
         self._unsolicited = 0
         self._server_requests = 0
         self._changed_kinds: set[ItemKind] = set()
-        self._stateless = False
+        self._stateless_version = ""
+        """The revision of stateless requests; empty in a session with a handshake."""
         self._version_header: dict[str, str] = {}
         self._initialize_id: int | None = None
         self._initialize_response: Message | None = None
@@ -111,9 +113,7 @@ class ProbeSession:
     def _discover(self) -> NegotiatedSession | None:
         """Try ``server/discover``, which needs no handshake. Returns None if the server does not support it."""
         wait = min(self._limits.max_discovery_seconds, self._budget.seconds / 3)
-        self._stateless = True
-        discover_id = self._send("server/discover", {}, wait)
-        self._stateless = False
+        discover_id = self._send_discover(STATELESS_VERSIONS[0], wait)
         response = self._receive_response({discover_id}, wait)
         if isinstance(response, NoMessage) and response.reason == "quiet" and self._transport.line_based:
             # Some old servers ignore unknown requests. A slow server responds to ``server/discover`` first.
@@ -129,25 +129,36 @@ class ProbeSession:
         if _has_id(response, self._initialize_id):
             self._initialize_response = response
             return None
+        other_version = choose_stateless_version(read_supported_versions(response.members.get("error")))
+        if other_version not in {"", STATELESS_VERSIONS[0]}:
+            response = self._receive_response({self._send_discover(other_version, wait)}, wait)
+            if isinstance(response, NoMessage):
+                raise build_no_response_error("server/discover", response)
         negotiated = self._parse_discovery(response)
-        self._stateless = negotiated is not None
+        self._stateless_version = "" if negotiated is None else negotiated.version
         return negotiated
+
+    def _send_discover(self, version: str, wait: float) -> int:
+        self._stateless_version = version
+        discover_id = self._send("server/discover", {}, wait)
+        self._stateless_version = ""
+        return discover_id
 
     def _parse_discovery(self, response: Message) -> NegotiatedSession | None:
         error = response.members.get("error")
         if error is not None:
-            supported = _parse_supported_versions(error)
+            supported = read_supported_versions(error)
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
                 raise probe_error("protocol", "the server and Pinwarden support no common protocol version")
             return None
         result = parse_result(response)
-        versions = result.get("supportedVersions")
-        if not isinstance(versions, list) or STATELESS_VERSIONS[0] not in versions:
+        version = choose_stateless_version(result.get("supportedVersions"))
+        if not version:
             return None
-        self._version_header = {"MCP-Protocol-Version": STATELESS_VERSIONS[0]}
+        self._version_header = {"MCP-Protocol-Version": version}
         return NegotiatedSession(
             era="discover",
-            version=STATELESS_VERSIONS[0],
+            version=version,
             server={**_select_server_info(result), **_select_capabilities_and_instructions(result)},
         )
 
@@ -205,9 +216,9 @@ class ProbeSession:
         self._last_id += 1
         call: dict[str, Any] = {"jsonrpc": "2.0", "id": self._last_id, "method": method}
         headers = dict(self._version_header)
-        if self._stateless:
+        if self._stateless_version:
             params = {**params, "_meta": self._build_request_meta()}
-            headers = {"MCP-Protocol-Version": STATELESS_VERSIONS[0], "Mcp-Method": method}
+            headers = {"MCP-Protocol-Version": self._stateless_version, "Mcp-Method": method}
         if params:
             call["params"] = params
         self._transport.send(_encode(call), headers, expects_response=True, wait=wait)
@@ -215,7 +226,7 @@ class ProbeSession:
 
     def _build_request_meta(self) -> dict[str, Any]:
         return {
-            VERSION_META: STATELESS_VERSIONS[0],
+            VERSION_META: self._stateless_version,
             CLIENT_META: {"name": self._client.name, "version": self._client.version},
             CAPABILITIES_META: dict(self._client.capabilities),
         }
@@ -309,12 +320,6 @@ def _get_error_code(response: Message) -> int | None:
     error = response.members.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) else None
-
-
-def _parse_supported_versions(error: Any) -> list[str]:
-    data = error.get("data") if isinstance(error, dict) and error.get("code") == VERSION_UNSUPPORTED else None
-    supported = data.get("supported") if isinstance(data, dict) else None
-    return [version for version in supported if isinstance(version, str)] if isinstance(supported, list) else []
 
 
 def _has_id(message: Message, request_id: int | None) -> bool:
