@@ -132,6 +132,19 @@ def test_attack_typed_names_and_codes_are_not_people(world: ReviewWorld) -> None
     assert (world.files(), world.waiting(), world.events()) == (before, [name], [])
 
 
+def test_attack_one_person_cannot_approve_an_earlier_critical_definition_with_an_undo(
+    world: ReviewWorld, known: Known, dashboard: Dashboard
+) -> None:
+    demand(world, "never")
+    for tool in (EVIL, CHANGED):  # a mistake, and its correction
+        (name,) = world.serve(tool)
+        assert world.run("review", "approve", name, "--why", "an exercise", "--approve-warnings").code == 0
+    demand(world)
+    assert person(dashboard, known, "alice").submit("reopen", {"name": name, "why": "an exercise"}).status == 303
+    assert names(world.approved()) == {}, "blocked in both versions"
+    demand(world, "never")
+
+
 def test_a_rejection_takes_one_person_and_ends_the_first_approval(
     world: ReviewWorld, known: Known, dashboard: Dashboard
 ) -> None:

@@ -18,6 +18,7 @@ from pinwarden.gateway.remote_grants import find_remote_target, open_remote_toke
 from pinwarden.identity.code_flow import LoginFlow
 from pinwarden.identity.grants import GrantOwner, list_grants
 from pinwarden.identity.issuer import Issuer
+from pinwarden.project.remote_access import find_local_owner
 from tests.dashboard.test_provider_login import SETTINGS, finish
 from tests.dashboard.world import Answer, Client, Dashboard, serving_dashboard
 from tests.gateway.review_world import ReviewWorld
@@ -152,6 +153,26 @@ def test_only_an_admin_forgets_the_grant_of_another_person(
     carol = sign_in(dashboard, known, "carol")  # an admin
     assert carol.submit("forget-grant", {"id": grant.id}).status == 303
     assert list_grants(world.state.grants_database) == []
+
+
+def test_attack_a_viewer_with_a_code_cannot_replace_the_account_of_the_user_of_the_machine(
+    world: ReviewWorld, known: Known, dashboard: Dashboard
+) -> None:
+    with serving_dashboard(world.state, role="viewer") as local:
+        client = local.client()
+        assert "only for the role admin" in client.page("remotes/").text
+        assert client.submit("connect", {"server": "docs"}).status == 403
+        own = find_local_owner(world.state.folder)
+        with world.state.grants_database.transaction() as transaction:
+            columns = ("id", "owner_issuer", "owner_subject", "server", "address", "issuer", "client_id", "resource")
+            texts = ("redirect_uri", "scopes", "wanted", "connected_at", "connected_by", "problem")
+            transaction.run(
+                f"INSERT INTO remote_grant ({', '.join((*columns, *texts))}, expires_at, revision, refreshing_until,"
+                f" sealed) VALUES ({', '.join('?' * 14)}, 0, 1, 0, ?)",
+                ("one", own.issuer, own.subject, "docs", known.server.url, *("x",) * 9, b""),
+            )
+        assert client.submit("forget-grant", {"id": "one"}).status == 403
+    assert [grant.id for grant in list_grants(world.state.grants_database)] == ["one"]
 
 
 def test_only_an_admin_connects_what_all_users_share(world: ReviewWorld, known: Known, dashboard: Dashboard) -> None:

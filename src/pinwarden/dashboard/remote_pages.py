@@ -67,8 +67,8 @@ class RemoteConnections:
 
         person = request.session.person
         target = _find_target(self._sources, request.get("server"))
-        if target.settings.account == "shared":
-            person.require("admin")
+        if target.settings.account == "shared" or not person.identity:
+            person.require("admin")  # what others use too: all users, or the user of this machine
         tokens = open_remote_tokens(self._sources.state, self._sources.project.variables, create_key=True)
         pending, url = tokens.begin(target, find_owner(self._sources, person), self._redirect_uri)
         key = secrets.token_urlsafe(32)
@@ -119,7 +119,7 @@ def forget_grant(sources: Sources, request: DashboardRequest) -> Redirect:
     grants = [grant for grant in list_grants(sources.state.grants_database) if grant.id == request.get("id")]
     if not grants:
         raise PinwardenError("REMOTE_NOT_CONNECTED", "this grant was forgotten already", hint="Open the page again.")
-    if grants[0].owner != find_owner(sources, person):
+    if grants[0].owner != find_owner(sources, person) or not person.identity:
         person.require("admin")
     targets = {target.server: target for target in _list_targets(sources)}
     tokens = open_remote_tokens(sources.state, sources.project.variables)

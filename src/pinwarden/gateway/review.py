@@ -432,7 +432,7 @@ def _add_written_places(report: Report, plans: Sequence[_Plan], notes: tuple[str
 def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
     """Undo the decisions about the reviews with these names. The changes are blocked and pending review again.
 
-    The previously approved definition is approved again, if there was one.
+    The previously approved definition is approved again, if there was one and that does not need two people.
     """
     with state.exclude_other_approvals():
         reviews = [_check_decided(state.reviews.get(name)) for name in dict.fromkeys(names)]
@@ -442,7 +442,8 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
             # With a published lock, withdrawing the shared approval is all there is to undo.
             if review.state == APPROVED and Baseline.parse(review.baseline).kind != PUBLISHED
         ]
-        plans = _plan_changes(state, project, approved, partial(_remove_approved, state), _build_restored_candidate)
+        restore = partial(_remove_approved, state, make_four_eyes_check(project))
+        plans = _plan_changes(state, project, approved, restore, _build_restored_candidate)
         _record_decision(state, reviews, approver, HELD)
         _withdraw_approvals(state, reviews, approver, now)
         state.reviews.reopen(reviews)
@@ -465,18 +466,25 @@ def _check_decided(review: Review) -> Review:
 
 
 def _remove_approved(
-    state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]
+    state: GatewayState,
+    needs_two: Callable[[Review], bool],
+    reviews: Sequence[Review],
+    approved: Mapping[str, Surface],
 ) -> dict[str, Surface]:
-    """Return the approved surfaces that these reviews changed, with the previous definitions restored."""
+    """Return the approved surfaces that these reviews changed, with the previous definitions restored.
+
+    One person must not approve with an undo what needs two people: such a previous definition is removed too.
+    """
     changed: dict[str, Surface] = {}
     for review in reviews:
         previous = _find_previous(state, review)
         for key, surface in approved.items():
             if review.digest in find_approved_digests(review, surface):
                 current = changed.get(key, surface)
-                changed[key] = (
-                    _remove_definition(current, review) if previous is None else add_definitions(current, [previous])
-                )
+                restored = current if previous is None else add_definitions(current, [previous])
+                levels = {change.severity for change in compare(current, restored)}
+                is_refused = any(needs_two(replace(review, level=level)) for level in levels)
+                changed[key] = _remove_definition(current, review) if previous is None or is_refused else restored
     return changed
 
 
