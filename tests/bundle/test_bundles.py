@@ -26,6 +26,7 @@ from pinwarden.bundle.bundle_documents import (
     BundleDocuments,
     BundleLimits,
     ManifestEntry,
+    descriptor_from_json,
 )
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import encode_document
@@ -123,6 +124,18 @@ def test_packing_is_reproducible_whatever_the_umask_times_and_order(media_type: 
     with umask(0o077):
         second = packed(other, media_type)
     assert packed(first, media_type) == second
+
+
+def test_the_author_of_the_server_is_in_the_descriptor(tmp_path: Path) -> None:
+    stated = SERVER.replace(b'"entry"', b'"author": "Ada", "entry"')
+    with_author = World(tmp_path / "stated", CAR_MEDIA_TYPE, {**FILES, "server.json": stated})
+    assert with_author.documents.descriptor.author == "Ada"
+    world = World(tmp_path / "none", CAR_MEDIA_TYPE)
+    assert world.documents.descriptor.author is None
+    document = world.bundle.descriptor
+    for written, author in (({"name": "Ada", "url": "x"}, "Ada"), ({"name": 7}, None), (["Ada"], None), ("", None)):
+        other = {**document, "tool": {**document["tool"], "author": written}}
+        assert descriptor_from_json(other).author == author
 
 
 def test_packed_bytes_match_earlier_releases(tmp_path: Path) -> None:

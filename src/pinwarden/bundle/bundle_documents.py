@@ -96,6 +96,13 @@ class BundleDescriptor(Record):
         """The path of the file that starts the server."""
         return self.target.partition(":")[0]
 
+    @property
+    def author(self) -> str | None:
+        """The author that the document states; None without one. The schema does not define the member."""
+        author = self.document["tool"].get("author") if self.document else None
+        name = author.get("name") if isinstance(author, dict) else author
+        return name if isinstance(name, str) and name else None
+
 
 def parse_descriptor(data: bytes) -> BundleDescriptor:
     """Parse a descriptor."""
@@ -251,7 +258,7 @@ def build_descriptor(  # noqa: PLR0913  every part of a descriptor
 
 
 def build_descriptor_extras(server: ServerManifest) -> dict[str, Any]:
-    """Return members that the schema allows but does not define: the engine and the author."""
+    """Return members that the schema allows but does not define: the engine, and the `BundleDescriptor.author`."""
     return {
         "entrypoint": {"engine": server.runtime} if server.runtime in _DESCRIBED_RUNTIMES else {},
         "tool": {"author": server.author} if server.author else {},

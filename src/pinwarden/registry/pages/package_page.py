@@ -97,7 +97,6 @@ def _build_page(
     values = {
         "version": version,
         "descriptor": descriptor,
-        "author": _read_author(descriptor),
         "permissions": _describe_permissions(descriptor),
         "is_latest": version == choose_latest_version(versions),
         "versions": versions[::-1],
@@ -123,14 +122,6 @@ def _load_descriptor(transaction: Transaction, version: PublishedVersion) -> Bun
     if body is None:
         raise PinwardenError("DATABASE_CORRUPT", f"the descriptor of {version.tool} {version.version} is missing")
     return parse_descriptor(body)
-
-
-def _read_author(descriptor: BundleDescriptor) -> str | None:
-    """Return the author as text. The format does not define the member."""
-    tool = descriptor.document.get("tool")
-    author = tool.get("author") if isinstance(tool, dict) else None
-    name = author.get("name") if isinstance(author, dict) else author
-    return name if isinstance(name, str) and name else None
 
 
 def _describe_permissions(descriptor: BundleDescriptor) -> list[tuple[bool, str]]:
