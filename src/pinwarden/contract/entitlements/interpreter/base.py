@@ -191,9 +191,9 @@ class InterpreterBase:
     def read_member(self, module: Module, name: str, frame: PythonFrame) -> AbstractValue:
         """Return the value of a global name of a module, or its submodule of that name."""
         self.record_read(module.frame.readers, name)
-        value = module.frame.all_values.get(name)
-        if value is not None or self.follow_global_writers(name, module):
-            self.follow_global_writers(name, module)
+        # A function may assign the name although the module does, too. So its writers are followed first, in any case.
+        has_writers = self.follow_global_writers(name, module)
+        if has_writers or name in module.frame.all_values:
             value = module.frame.all_values.get(name, EMPTY)
             if any(type(item) is ImportedName and item.module is module and item.name == name for item in value):
                 below = self.load_module(f"{module.name}.{name}")
