@@ -164,7 +164,7 @@ def at() -> Iterator[Loops]:
 def reset(at: Loops, state: str) -> CallFastPath:
     fast_path = at.fast_path
     fast_path.open.clear()
-    fast_path.remaining, fast_path.until, fast_path.relays_results = 5, inf, True
+    fast_path.remaining, fast_path.until, fast_path.relays_unchecked_results = 5, inf, True
     fast_path.generation = at.guard.generation
     if state == "open":
         fast_path.open[7] = NAME
@@ -179,7 +179,7 @@ def reset(at: Loops, state: str) -> CallFastPath:
     elif state == "changed":
         fast_path.generation = -1
     elif state == "looked at":
-        fast_path.relays_results = False
+        fast_path.relays_unchecked_results = False
     at.log.noted.clear()
     return fast_path
 
@@ -232,7 +232,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
 ) -> None:
     message = read(data)
     fast_path = reset(at, state)
-    passes = fast_path.may_relay(data, message)
+    passes = fast_path.take_relayable(data, message)
     outcome = left_behind(fast_path)
     fast_path = reset(at, state)
     assert at.send("server", data, together=together) == (data + b"\n" if passes else FROM_SESSION)
@@ -243,7 +243,7 @@ def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
 @given(data=messages(PROGRESS, "params"), state=some.sampled_from(["", "", "changed", "looked at"]))
 def test_stdio_and_the_session_agree_on_which_progress_takes_the_fast_path(at: Loops, data: bytes, state: str) -> None:
     fast_path = reset(at, state)
-    passes = fast_path.may_relay(data, read(data))
+    passes = fast_path.take_relayable(data, read(data))
     assert at.send("server", data) == (data + b"\n" if passes else FROM_SESSION)
 
 

@@ -56,7 +56,7 @@ class SessionLimits(Record):
     kills the server. The limit is above ``max_deferred_bytes``, so that all deferred messages fit."""
     list_seconds: float = 20.0
     """How long a server may take to send a list before calls are refused."""
-    max_rounds: int = 5
+    max_list_retries: int = 5
     """How often the gateway requests a list again because the list changed while the gateway read it."""
     list_changed_seconds: float = 0.25
     """Interval in which ``list_changed`` notifications are coalesced, so that frequent notifications do not make all

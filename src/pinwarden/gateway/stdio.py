@@ -351,7 +351,7 @@ class StdioLoops:
         ``keep_input_open`` is entered while the session handles a chunk that does not take the fast path.
         """
         buffer = LineBuffer("server", self._max_bytes)
-        relays, writer = self._fast_path.may_relay, self._to_client
+        take, writer = self._fast_path.take_relayable, self._to_client
         read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = writer.lock.acquire, writer.lock.release, writer.descriptor
         while chunk := read(descriptor, size):
@@ -359,7 +359,7 @@ class StdioLoops:
             size = SMALL_READ if length < SMALL_READ else _LARGE_READ
             if _is_one_line(chunk, length) and buffer.is_empty:
                 try:
-                    if (loads := self._loads) is not None and relays(chunk, loads(chunk), True):
+                    if (loads := self._loads) is not None and take(chunk, loads(chunk), True):
                         acquire()
                         try:
                             if not writer.closed and (written := write(out, chunk)) != length:
@@ -412,7 +412,7 @@ class StdioLoops:
         now = monotonic()
         allowed: list[bytes] = []
         for line in lines:
-            if self._fast_path.may_relay(line, self._parse_fast(line), True):
+            if self._fast_path.take_relayable(line, self._parse_fast(line), True):
                 allowed.append(line)
                 continue
             if allowed:

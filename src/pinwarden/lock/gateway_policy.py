@@ -195,7 +195,7 @@ class ServerRequestPolicy(Record):
     url_hosts: tuple[GlobPattern, ...] = ()
     """The hosts of URLs that an elicitation may ask the user to open; none by default."""
     max_rounds: int = DEFAULTS["max-rounds"]
-    """How many requests a server may send to the client before it responds to a call."""
+    """How many requests for input the server may send in a row without returning a result."""
 
 
 class GatewayRule(Record):

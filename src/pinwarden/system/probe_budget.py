@@ -35,7 +35,7 @@ class ProbeLimits(Record):
     """Requests from the server (ping, roots, sampling, elicitation). Each gets a response."""
     max_noise_lines: int = 200
     """Log lines on stdout, where only messages belong. Some real servers write them while they start."""
-    max_rounds: int = 3
+    max_list_reads: int = 3
     """How often a list is read at most, if the server keeps announcing changes."""
     max_redirects: int = 5
     grace_seconds: float = 1.0

@@ -337,7 +337,7 @@ class MessageRelay(ABC):
             if (
                 type(call) is ToolCall
                 and (posted is None or posted.request_id == request_id)
-                and self._fast_path.may_relay(data, value)
+                and self._fast_path.take_relayable(data, value)
             ):
                 self._open_requests.forget(call.request_id)
                 self._count_response(call, now, failed=False)

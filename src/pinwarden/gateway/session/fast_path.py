@@ -1,9 +1,9 @@
 """The fast path for tool calls: which messages may be forwarded without the session.
 
 Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` decides whether a
-call may take the fast path, and `CallFastPath.may_relay` whether a message from the server may. stdio, HTTP and the
-session itself use both methods. Both check the parsed message, so the formatting of the JSON does not matter. Both make
-the same decision as the session, or leave the message to the session.
+call may take the fast path, and `CallFastPath.take_relayable` whether a message from the server may. stdio, HTTP and
+the session itself use both methods. Both check the parsed message, so the formatting of the JSON does not matter. Both
+make the same decision as the session, or leave the message to the session.
 
 Strict parsing would be a large part of a call's latency, so stdio parses with orjson and passes the text along. The
 fast path then refuses texts that orjson accepts but the strict parser does not (`core/fast_json.py`).
@@ -49,7 +49,7 @@ class CallFastPath:
 
     __slots__ = (
         *("checks", "events", "generation", "guard", "max_open", "open"),
-        *("progressed", "relays_results", "remaining", "until"),
+        *("progressed", "relays_unchecked_results", "remaining", "until"),
         *("_audit", "_client", "_granted", "_id_prefix", "_is_strict", "_lists", "_responses", "_server"),
     )
 
@@ -89,14 +89,14 @@ class CallFastPath:
         """Whether the server reported progress since the last check for timeouts."""
         self._is_strict: Callable[[bytes, Any], bool] = _is_never_strict
         """The exact check of `load_parser`'s module. Until that is loaded, no text counts as strictly valid."""
-        self.relays_results = False
+        self.relays_unchecked_results = False
         """Whether results and progress may be forwarded without the session."""
 
     def load_parser(self) -> Callable[[bytes], Any]:
         """Import and return the fast JSON parser, which raises ValueError and is less strict than the session's parser.
 
-        Pass ``text`` to `admit` and ``fast_parsed`` to `may_relay` for a message that it parsed, so that these methods
-        make the checks that it omits.
+        Pass ``text`` to `admit` and ``fast_parsed`` to `take_relayable` for a message that it parsed, so that these
+        methods make the checks that it omits.
         """
         from pinwarden.core.fast_json import is_strict, loads
 
@@ -168,15 +168,15 @@ class CallFastPath:
         """Forget a call that was admitted but not forwarded."""
         self.open.pop(request_id, None)
 
-    def may_relay(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
-        """Whether a message from the server may be forwarded unchanged. A forwarded result closes its call.
+    def take_relayable(self, data: bytes, message: Any, fast_parsed: bool = False) -> bool:
+        """Return whether to forward a message from the server unchanged. If it is a result, that closes its call.
 
         Only the complete result of a call that `admit` let pass, and progress, may be forwarded. ``fast_parsed`` means
         that the parser of `load_parser` parsed the message, and not the strict parser.
         """
         try:
             if "method" in message:
-                return self._may_relay_progress(data, message, fast_parsed=fast_parsed)
+                return self._take_relayable_progress(data, message, fast_parsed=fast_parsed)
             request_id, result = message["id"], message["result"]
             if type(self.open[request_id]) is not str or type(request_id) not in _ID_TYPES:
                 return False
@@ -199,12 +199,12 @@ class CallFastPath:
             return False
         if data.find(b"\\") >= 0 and _ESCAPED_LETTER.search(data) is not None:
             return False  # it may be an escaped resource link
-        if self.generation != self.guard.generation or not self.relays_results:
+        if self.generation != self.guard.generation or not self.relays_unchecked_results:
             return False
         # If another thread removed the call in the meantime, the session handles the result as a late one.
         return self.open.pop(request_id, None) is not None
 
-    def _may_relay_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
+    def _take_relayable_progress(self, data: bytes, message: Any, *, fast_parsed: bool) -> bool:
         params = message["params"]
         relayed = (
             message["method"] == PROGRESS
@@ -212,7 +212,7 @@ class CallFastPath:
             and len(message) == 3
             and "jsonrpc" in message
             and self.generation == self.guard.generation
-            and self.relays_results
+            and self.relays_unchecked_results
             and (not fast_parsed or self._is_strictly_valid(data, message, 3 + len(params)))
         )
         self.progressed = self.progressed or relayed
@@ -249,11 +249,11 @@ class CallFastPath:
         if tools is None:
             return
         policy = guard.policy
-        self.events, self._client = self._lists.find_call_events(tools), self._audit.client.name
+        self.events, self._client = self._lists.find_allowed_call_events(tools), self._audit.client.name
         self.checks = self._lists.find_call_checks(tools)
         self.until = min(tools.received_at + policy.relist_seconds, guard.next_refresh)
         self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
-        self.relays_results = self._responses.may_relay()
+        self.relays_unchecked_results = self._responses.relays_unchecked_results
         self.generation = generation
 
 

@@ -206,10 +206,11 @@ class CheckedLists:
             self._check(checked_list, out)
         return checked_list
 
-    def find_call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
-        """Return the audit events for calls on the fast path, by tool name. ``call`` lacks the request id at its end.
+    def find_allowed_call_events(self, tools: CheckedList) -> Mapping[str, AuditEvent]:
+        """Return the audit events of calls that are allowed without a warning, by tool name.
 
-        Contains the tools that are allowed without a warning and whose arguments are not recorded.
+        So a tool with an event may be called. Tools whose arguments are recorded have none, because these events are
+        made once for all calls. ``call`` lacks the request id at its end.
         """
         if tools.call_events is None:
             guard, client = self._guard, self._audit.client.name
@@ -437,7 +438,7 @@ class CheckedLists:
         if kind is None:
             return True
         self._requesting.pop(kind.member, None)
-        if request.change_count != self.get_change_count(kind) and request.rounds < self._guard.limits.max_rounds:
+        if request.change_count != self.get_change_count(kind) and request.rounds < self._guard.limits.max_list_retries:
             self._request_list(kind, now, out, rounds=request.rounds + 1)  # the list changed while it was read
             return False
         blocked_before = self._find_blocked_keys(kind)

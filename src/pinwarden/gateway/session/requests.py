@@ -130,7 +130,8 @@ class RequestDecider:
             check = self._guard.find_call_check(self._find_verdict(checked_list, name), self._audit.client)
             if check is not None and (refusal := check.find_refusal(now)) is not None:
                 return self._apply_verdict(refusal, message, name, out)
-        if kind is TOOL and (event := self._lists.find_call_events(checked_list).get(name)) is not None:
+        if kind is TOOL and (event := self._lists.find_allowed_call_events(checked_list).get(name)) is not None:
+            # The verdict about the tool is "allow without a warning": only such a tool has an event.
             out.events.append(with_request_id(event, message["id"]))
             return ForwardedRequest(message["id"], CALL, name)
         return self._apply_verdict(self._find_verdict(checked_list, name), message, name, out)

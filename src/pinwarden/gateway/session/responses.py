@@ -70,12 +70,13 @@ class ResponseDecider:
         self._result_checker = ResultChecker(guard, audit, links, self._request_checker)
         self.server_requests = ServerRequestDecider(guard, audit, server, self._request_checker, self._result_checker)
 
-    def may_relay(self) -> bool:
+    @property
+    def relays_unchecked_results(self) -> bool:
         """Whether the fast path may forward complete results that `decide` has not checked.
 
         False while requests for input are counted, because the next result has to reset the count.
         """
-        return self._result_checker.may_relay and not self.server_requests.rounds
+        return self._result_checker.relays_unchecked_results and not self.server_requests.rounds
 
     def decide(self, response: ServerResponse, now: float, out: OutputBuilder) -> bool:
         """Send a filtered response or a refusal to the client. Returns False if a list is needed first.
@@ -244,7 +245,7 @@ class ResultChecker:
         """Hashes of the requests so far, by task. Each poll of a task repeats its open requests."""
 
     @property
-    def may_relay(self) -> bool:
+    def relays_unchecked_results(self) -> bool:
         """Whether complete results need none of these checks.
 
         False if the policy limits their size or does more with hidden characters than relay them. Also False while

@@ -220,7 +220,7 @@ class Session:
         with self._lock:
             if now >= self.guard.next_refresh:
                 self.guard.refresh(now)
-            if self.fast_path.may_relay(data, message):
+            if self.fast_path.take_relayable(data, message):
                 return SessionOutput((data,))
             self.fast_path.invalidate()
             out = OutputBuilder()

@@ -99,7 +99,7 @@ class ProbeSession:
         offered = [kind for kind in ITEM_KINDS if _is_offered(negotiated.server["capabilities"], kind)]
         lists: dict[ItemKind, ItemList] = {}
         pending = offered
-        for _ in range(self._limits.max_rounds):
+        for _ in range(self._limits.max_list_reads):
             self._changed_kinds.clear()
             for kind in pending:
                 item_list = self._read_list(kind)
