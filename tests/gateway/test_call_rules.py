@@ -64,12 +64,16 @@ def session(*states: dict[str, Any], teams: tuple[str, ...] = (), **table: Any) 
         ({"read-only": True}, ["search_notes"]),
         ({"destructive": True}, ["delete_note"]),
         ({"destructive": False}, ["search_notes"]),
+        ({"open-world": True}, ["search_notes"]),
+        ({"open-world": False}, ["delete_note"]),
+        ({"open-world": False, "read-only": True}, []),
         ({"team": "plat*", "destructive": True}, ["delete_note"]),
         ({"team": "security"}, []),
     ],
 )
 def test_a_rule_denies_tools_by_server_name_client_team_and_hints(rule: dict[str, Any], denied: list[str]) -> None:
-    harness = session(teams=("sales", "platform"), rules=[{**rule, "access": "deny"}])
+    closed = {**DELETE, "annotations": {**DELETE["annotations"], "openWorldHint": False}}
+    harness = session({"tools": [SEARCH, closed]}, teams=("sales", "platform"), rules=[{**rule, "access": "deny"}])
     assert harness.list_names() == [name for name in ("search_notes", "delete_note") if name not in denied]
     for name in ("search_notes", "delete_note"):
         answer = harness.call_tool(name)
@@ -250,6 +254,8 @@ def test_over_stdio_a_rule_denies_and_a_rate_limits(tmp_path: Path) -> None:
         {"daily": "5"},
         {"daily": True},
         {"access": "deny", "read-only": "yes"},
+        {"access": "deny", "open-world": "no"},
+        {"enforcement": "warn", "open-world": True},
         {"access": "deny", "team": ""},
         {"access": "deny", "team": "a********b*"},
         {"enforcement": "warn", "team": "platform"},
@@ -297,6 +303,7 @@ def test_explain_names_the_rule_that_decides(tmp_path: Path) -> None:
         "approved": True,
         "read_only": False,
         "destructive": True,
+        "open_world": True,
         "allowed": False,
         "rule": "policy.gateway.rules[1]",
         "limits": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pinwarden.lock import policy_proposal as proposal
+from pinwarden.lock.call_rules import HINT_NAMES
 from tools.outputs.parts import ENTITIES, KEY, LOCK_CLIENT, output
 from tools.schema_words import CODE, COUNT, FULL_TEXT, SHA256, SRI, TEXT, TRUTH, Schema, array, exactly, one_of, or_null
 
@@ -63,7 +64,7 @@ def policy_explain() -> Schema:
     decision = exactly(
         {
             "server": TEXT,
-            **dict.fromkeys(("approved", "read_only", "destructive", "allowed"), TRUTH),
+            **dict.fromkeys(("approved", *HINT_NAMES, "allowed"), TRUTH),
             "rule": or_null(FULL_TEXT),
             "limits": array(limit),
         }

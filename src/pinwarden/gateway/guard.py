@@ -290,15 +290,8 @@ class Guard:
 
     def _decide_call(self, verdict: Verdict, client: SessionClient) -> CallDecision:
         # A definition that differs from the approved one may have other hints, so they do not count.
-        read_only, destructive = read_hints(None if verdict.code else verdict.value)
-        call = CallFacts(
-            server=self.server,
-            tool=verdict.key,
-            client=client.name,
-            teams=client.teams,
-            read_only=read_only,
-            destructive=destructive,
-        )
+        hints = read_hints(None if verdict.code else verdict.value)
+        call = CallFacts(server=self.server, tool=verdict.key, client=client.name, teams=client.teams, hints=hints)
         return decide_call(self.policy, call)
 
     def check_unknown_task(self, task: str, client: SessionClient) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.record import replace
 from pinwarden.core.report import Report, ReportTable
 from pinwarden.core.text import plural
 from pinwarden.gateway.approved_sources import LockApprovals
@@ -32,8 +31,11 @@ def explain_policy(project: Project, tool: str, server: str | None, client: str,
             hint="Name a server with --server to see what the policy says about tools that are not approved yet.",
         )
     names = [server] if server is not None else sorted(known)
-    asked = CallFacts(server="", tool=tool, client=client, teams=teams)
-    decisions = [_explain(policy, replace(asked, server=name), known.get(name)) for name in names]
+    calls = [
+        CallFacts(server=name, tool=tool, client=client, teams=teams, hints=read_hints(known.get(name)))
+        for name in names
+    ]
+    decisions = [_explain(policy, call, approved=call.server in known) for call in calls]
     denied = sum(not each["allowed"] for each in decisions)
     return Report(
         command="policy explain",
@@ -42,7 +44,9 @@ def explain_policy(project: Project, tool: str, server: str | None, client: str,
         exit_code=EXIT_CLEAN,
         facts={"client": client, "teams": list(teams), "tool": tool, "decisions": decisions},
         notes=("the rules only restrict approved tools; they approve nothing",),
-        table=ReportTable(headings=("SERVER", "DECISION", "RULE", "LIMITS", "HINTS"), rows=tuple(map(_row, decisions))),
+        table=ReportTable(
+            headings=("SERVER", "DECISION", "RULE", "LIMITS", "HINTS"), rows=tuple(map(_row, decisions, calls))
+        ),
     )
 
 
@@ -61,14 +65,12 @@ def _find_servers(project: Project, tool: str) -> dict[str, Any]:
     return definitions
 
 
-def _explain(policy: GatewayPolicy, asked: CallFacts, definition: Any) -> dict[str, Any]:
-    read_only, destructive = read_hints(definition)
-    decision = decide_call(policy, replace(asked, read_only=read_only, destructive=destructive))
+def _explain(policy: GatewayPolicy, call: CallFacts, *, approved: bool) -> dict[str, Any]:
+    decision = decide_call(policy, call)
     return {
-        "server": asked.server,
-        "approved": definition is not None,
-        "read_only": read_only,
-        "destructive": destructive,
+        "server": call.server,
+        "approved": approved,
+        **call.hints.to_json(),
         "allowed": decision.allowed,
         "rule": decision.rule or None,
         "limits": [
@@ -77,13 +79,12 @@ def _explain(policy: GatewayPolicy, asked: CallFacts, definition: Any) -> dict[s
     }
 
 
-def _row(decision: dict[str, Any]) -> tuple[str, ...]:
+def _row(decision: dict[str, Any], call: CallFacts) -> tuple[str, ...]:
     limits = ", ".join(f"{limit['calls']} per {limit['per']} ({limit['rule']})" for limit in decision["limits"])
-    hints = "read-only" if decision["read_only"] else "destructive" if decision["destructive"] else "not destructive"
     return (
         decision["server"],
         "allowed" if decision["allowed"] else "denied",
         decision["rule"] or "no rule",
         limits or "none",
-        hints,
+        call.hints.describe(),
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 
 if TYPE_CHECKING:
     from pinwarden.lock.gateway_policy import GatewayPolicy, GatewayRule
@@ -37,6 +37,32 @@ class CallLimit(Record):
     """The rule that sets the limit, such as ``policy.gateway.rules[2]``."""
 
 
+class ToolHints(Record):
+    """What a tool says about itself in its annotations. The defaults are those of MCP.
+
+    Each field is also a condition of a rule (`CONDITIONS`) and a member of ``policy explain``.
+    """
+
+    read_only: bool = False
+    destructive: bool = True
+    open_world: bool = True
+    """Whether the tool reaches other systems."""
+
+    def to_json(self) -> dict[str, bool]:
+        """Return the hints by name."""
+        return {name: getattr(self, name) for name in HINT_NAMES}
+
+    def describe(self) -> str:
+        """Return the hints as a person reads them. A closed world is named, because it is not the default."""
+        effect = "read-only" if self.read_only else "destructive" if self.destructive else "not destructive"
+        return effect if self.open_world else f"{effect}, closed world"
+
+
+HINT_NAMES = tuple(ToolHints.__annotations__)
+CONDITIONS = ("team", *(name.replace("_", "-") for name in HINT_NAMES))
+"""The keys of a rule that only apply to calls: a team of the client, and hints of the tool. See `parse_condition`."""
+
+
 class CallFacts(Record):
     """A call to decide on."""
 
@@ -44,8 +70,7 @@ class CallFacts(Record):
     tool: str
     client: str
     teams: tuple[str, ...] = ()
-    read_only: bool = False
-    destructive: bool = True
+    hints: ToolHints = ToolHints()
 
 
 class CallDecision(Record):
@@ -58,33 +83,38 @@ class CallDecision(Record):
 
 
 class CallCondition(Record):
-    """The conditions of a rule that only apply to calls. None and an empty team match everything."""
+    """The conditions of a rule that only apply to calls."""
 
     team: str = ""
-    read_only: bool | None = None
-    destructive: bool | None = None
+    """A pattern; empty if the rule applies to all teams."""
+    hints: Mapping[str, bool] = field(default_factory=dict)
+    """By name of a hint, the value that the tool must have."""
 
     @property
     def is_set(self) -> bool:
         """Whether the rule has such a condition."""
-        return bool(self.team) or self.read_only is not None or self.destructive is not None
+        return bool(self.team or self.hints)
 
 
-def read_hints(definition: Any) -> tuple[bool, bool]:
-    """Return whether an approved tool is read-only, and whether it is destructive, with the defaults of MCP.
+def read_hints(definition: Any) -> ToolHints:
+    """Return the hints of an approved tool.
 
-    Pass None for a definition that was not approved: its hints do not count, so it counts as destructive.
+    Pass None for a definition that was not approved: its hints do not count, so the defaults apply.
     """
     annotations = definition.get("annotations") if isinstance(definition, Mapping) else None
     hints = annotations if isinstance(annotations, Mapping) else {}
     read_only = hints.get("readOnlyHint") is True
-    return read_only, not read_only and hints.get("destructiveHint") is not False
+    return ToolHints(
+        read_only=read_only,
+        destructive=not read_only and hints.get("destructiveHint") is not False,
+        open_world=hints.get("openWorldHint") is not False,
+    )
 
 
 def classify_tool(definition: Any) -> str:
     """Return the class of a tool by its hints: ``read_only``, ``write`` or ``destructive``. See `read_hints`."""
-    read_only, destructive = read_hints(definition)
-    return "read_only" if read_only else "destructive" if destructive else "write"
+    hints = read_hints(definition)
+    return "read_only" if hints.read_only else "destructive" if hints.destructive else "write"
 
 
 def decide_call(policy: GatewayPolicy, call: CallFacts) -> CallDecision:
@@ -124,8 +154,7 @@ def _applies(rule: GatewayRule, call: CallFacts) -> bool:
         rule.applies_to(call.server, call.client)
         and rule.item.matches(call.tool)
         and (not when.team or any(map(team.matches, call.teams)))
-        and when.read_only in (None, call.read_only)
-        and when.destructive in (None, call.destructive)
+        and all(getattr(call.hints, name) == value for name, value in when.hints.items())
     )
 
 
@@ -162,8 +191,7 @@ def parse_condition(table: PolicyTable) -> CallCondition:
     """Read the conditions of a rule that only apply to calls."""
     return CallCondition(
         team=table.pattern(table.required_text("team")).text if "team" in table else "",
-        read_only=table.flag("read-only") if "read-only" in table else None,
-        destructive=table.flag("destructive") if "destructive" in table else None,
+        hints={name: table.flag(key) for name, key in zip(HINT_NAMES, CONDITIONS[1:], strict=True) if key in table},
     )
 
 

@@ -17,6 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.call_rules import (
     CALL_KEYS,
+    CONDITIONS,
     CallCondition,
     describe_limit,
     parse_access,
@@ -43,7 +44,6 @@ FOUR_EYES_MODES = ("never", "critical", "always")
 
 _REQUEST_MODES = ("allow", "deny")
 _ALIASES = {"allow_unverified": "allow_degraded"}
-_CONDITIONS = ("team", "read-only", "destructive")
 
 ITEM, SERVER, TABLE, RESULTS = "item", "server", "table", "results"
 """Where a key may be set: in rules for single items too, in rules for whole servers too, only in the table itself, or
@@ -402,7 +402,7 @@ def _parse_settings(table: PolicyTable, *scopes: str) -> dict[str, Any]:
 
 
 def _parse_rule(table: PolicyTable) -> GatewayRule:
-    table.refuse_unknown(("server", "item", "client", *_CONDITIONS, *_RULE_NAMES))
+    table.refuse_unknown(("server", "item", "client", *CONDITIONS, *_RULE_NAMES))
     settings = _parse_settings(table, ITEM, SERVER)
     if not settings:
         raise policy_error(table.path, "has no settings")
