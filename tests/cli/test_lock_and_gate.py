@@ -246,6 +246,12 @@ class TestLockAttacks:
         outcome = world.run("ci", "--format", "json")
         assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (3, "LOCK_MISSING")
 
+    def test_attack_a_deleted_lock_does_not_make_a_gate_without_configs_pass(self, world: World) -> None:
+        assert world.run("ci", "--no-configs").code == 0
+        world.lock.unlink()
+        outcome = world.run("ci", "--no-configs", "--format", "json")
+        assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (3, "LOCK_MISSING")
+
 
 @pytest.mark.parametrize(("behind", "expected"), [(60, False), (23 * 3600, False), (3 * 24 * 3600, True)])
 def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World, behind: int, expected: bool) -> None:

@@ -42,7 +42,7 @@ def _configure_ci(parser: ArgumentParser) -> None:
         help="apply the minimum trust tier that the policy sets for this environment (default: default)",
     )
     parser.add_argument("--require-policy", action="store_true", help="fail if the project has no policy")
-    parser.add_argument("--no-configs", action="store_true", help="do not check client configurations")
+    parser.add_argument("--no-configs", action="store_true", help="do not compare client configurations with the lock")
     parser.add_argument("--registry", action="store_true", help="look up each locked version in its registry again")
     parser.add_argument("--offline", action="store_true", help="with --registry: use only local files and caches")
     parser.add_argument("--bytes", action="store_true", help="download the locked packages and compare their hashes")
@@ -77,7 +77,7 @@ def ci(args: Namespace) -> int:
       pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
       pinwarden ci --project services/search --project services/mail
     """
-    from pinwarden.project.gate.gate_report import build_gate_report, locate_in_repository
+    from pinwarden.project.gate.gate_report import add_locations, build_gate_report
     from pinwarden.project.gate.repository_check import add_coverage, check_coverage
     from pinwarden.project.project import project_in_scope
     from pinwarden.system.repository import find_repository_root
@@ -86,9 +86,7 @@ def ci(args: Namespace) -> int:
     _refuse_single_project_options(args, projects)
     root = find_repository_root(projects[0].root)
     single = len(projects) == 1
-    checked = [
-        locate_in_repository(project, _check(args, project, single=single), root, alone=single) for project in projects
-    ]
+    checked = [add_locations(project, _check(args, project, single=single), root, alone=single) for project in projects]
     if root is not None and not args.no_configs and projects[0].scope == "project":
         # Reports have one section per project and none for the repository, so the first project gets these rows.
         policies = load_policies(projects[0], args.environment)

@@ -58,6 +58,7 @@ class GateOptions(Record):
     probe: ProbeOptions | None = None
     """If given, servers are started or contacted, and their surfaces are compared with the approved surfaces."""
     configs: bool = True
+    """Whether to compare the client configurations with the lock. Without a lock, they are read in any case."""
     expect_digest: str | None = None
     require_lock: bool = False
     require_extension: bool = False
@@ -189,7 +190,11 @@ def _check_skills(
 
 
 def _check_without_lock(project: Project, policies: Policies, options: GateOptions) -> GateResult:
-    """Check a project without a lock. It needs a lock if it configures servers or if an option requires one."""
+    """Check a project without a lock. It needs a lock if it configures servers or if an option requires one.
+
+    Reads the configurations even without ``options.configs``. Otherwise, ``--no-configs`` would pass after someone
+    deleted the lock.
+    """
     configs = project.find_configs()
     rows: list[Row] = []
     message = f"there is no {project.lock.name} in {project.root.name or 'this folder'}"

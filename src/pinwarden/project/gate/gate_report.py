@@ -328,7 +328,7 @@ def build_unchecked_result(project: Project, err: PinwardenError) -> GateResult:
 # Where the findings are
 
 
-def locate_in_repository(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
+def add_locations(project: Project, checked: GateResult, root: Path | None, *, alone: bool) -> GateResult:
     """Give the findings line numbers and paths relative to the repository's root, as pull request viewers need.
 
     A row without a file is about the lock. Such a row gets the lock's path, unless the report is about one project.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, build_kind_table, is_failing
-from pinwarden.project.gate.gate_report import GateResult, build_unchecked_result, locate_in_repository
+from pinwarden.project.gate.gate_report import GateResult, add_locations, build_unchecked_result
 from pinwarden.system.repository import LineFinder
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _check_nested_project(root: Path, project: Project) -> Iterator[Row]:
         checked = check_project(project, load_policies(project), GateOptions(now=now()))
     except PinwardenError as err:
         checked = build_unchecked_result(project, err)
-    yield from filter(is_failing, locate_in_repository(project, checked, root, alone=False).rows)
+    yield from filter(is_failing, add_locations(project, checked, root, alone=False).rows)
 
 
 def _build_coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
