@@ -53,8 +53,7 @@ class GatedServer(Record):
     has_approved_surface: bool
     """Whether the lock has an approved surface for the server. If not, its surface is trusted on first use."""
     policy: GatewayPolicy
-    """The gateway policy, read before the server starts. ``prepare_start`` reads the file once more, for the sandbox: it
-    never relies on a caller for that."""
+    """The gateway policy, read before the server starts. `prepare_start` has read the same file for the sandbox."""
     options: RunOptions
     client: str | None = None
     """The client in the server's lock entry."""
