@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pinwarden.dashboard import operation_pages
 from tests.dashboard.world import Client, serving_dashboard
 from tests.docs.schemas import problems
 from tests.gateway.review_world import EVIL, READ, SEARCH, ReviewWorld
@@ -102,3 +103,16 @@ def test_the_page_and_the_api_say_the_same_also_to_a_viewer(recorded: ReviewWorl
     (difference,) = answer["differences"]
     assert (difference["item"], difference["after"]["refused"]) == ("search", 3)
     assert recorded.waiting() != []
+
+
+def test_attack_a_viewer_cannot_keep_the_dashboard_busy_with_policies(
+    recorded: ReviewWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = {"policy": AUDITED, "days": "7"}
+    with operation_pages._comparing:  # as while another viewer tries one
+        assert "another policy is being tried" in client.submit("policy/what-if/", form).text
+    assert "1 verdict would change" in client.submit("policy/what-if/", form).text
+    monkeypatch.setattr(operation_pages, "_TRY_SECONDS", 0.0)
+    assert "takes more than" in client.submit("policy/what-if/", form).text
+    monkeypatch.undo()
+    assert "1 verdict would change" in client.submit("policy/what-if/", form).text, "the turn was given back"

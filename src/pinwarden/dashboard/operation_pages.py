@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from threading import Lock
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -82,7 +84,32 @@ def try_policy(sources: Sources, text: str, days: str) -> Report:
         parse_proposed(policy)
     except PinwardenError as err:  # unlike an invalid policy of the project, this is what the request got wrong
         raise PinwardenError("USAGE", f"the policy cannot be applied: {err.message}") from err
-    return report_what_if(sources.project, sources.state, policy, number, time.time())
+    if not _comparing.acquire(blocking=False):
+        raise PinwardenError("LOCK_BUSY", "another policy is being tried", hint="Try again in a few seconds.")
+    try:
+        check = _make_time_check()
+        return report_what_if(sources.project, sources.state, policy, number, time.time(), check=check)
+    finally:
+        _comparing.release()
+
+
+_comparing = Lock()
+"""One at a time: the pages with decisions must not wait for what viewers try."""
+_TRY_SECONDS = 10.0
+
+
+def _make_time_check() -> Callable[[], None]:
+    end = time.monotonic() + _TRY_SECONDS
+
+    def check() -> None:
+        if time.monotonic() > end:
+            raise PinwardenError(
+                "INPUT_LIMIT",
+                f"trying this policy takes more than {_TRY_SECONDS:.0f} seconds",
+                hint="Give fewer days, or run pinwarden policy what-if where the gateway has its database.",
+            )
+
+    return check
 
 
 def list_settings(policy: GatewayPolicy) -> list[tuple[str, str, bool]]:

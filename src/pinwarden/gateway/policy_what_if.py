@@ -10,7 +10,7 @@ Nothing is stored, and no server is started.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,20 @@ class _Traffic(Record):
     """Whether all events of the period were read."""
 
 
-def report_what_if(project: Project, state: GatewayState, policy: bytes, days: int, now: float) -> Report:
-    """Report what a policy would have done with the recorded calls, compared with the policy of the project."""
-    comparison = _Comparison(project, state, (load_policies(project).gateway, parse_proposed(policy)))
+def report_what_if(  # noqa: PLR0913
+    project: Project,
+    state: GatewayState,
+    policy: bytes,
+    days: int,
+    now: float,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Report:
+    """Report what a policy would have done with the recorded calls, compared with the policy of the project.
+
+    ``check`` is called again and again, and may raise to stop: many rules and many calls together take minutes.
+    """
+    comparison = _Comparison(project, state, (load_policies(project).gateway, parse_proposed(policy)), check)
     traffic = _read_traffic(state, now - days * 86_400)
     differences = [
         difference
@@ -151,7 +162,14 @@ def _parse_time(text: str) -> float:
 class _Comparison:
     """Compares two policies, for one server and client after the other."""
 
-    def __init__(self, project: Project, state: GatewayState, policies: tuple[GatewayPolicy, GatewayPolicy]) -> None:
+    def __init__(
+        self,
+        project: Project,
+        state: GatewayState,
+        policies: tuple[GatewayPolicy, GatewayPolicy],
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
         self._project = project
         self._state = state
         self._policies = policies
@@ -166,7 +184,8 @@ class _Comparison:
         source, listing = self._open_source(server), _read_listing(self._state, server)
         teams = [token.teams for token in self._tokens if token.client == client_name]
         client = SessionClient(name=client_name, has_token=True, teams=teams[0] if teams else ())
-        before, after = (_decide(Guard(server, source, policy), client, listing, calls) for policy in self._policies)
+        guards = (Guard(server, source, policy) for policy in self._policies)
+        before, after = (_decide(guard, client, listing, calls, self._check) for guard in guards)
         for key in sorted(before):
             was, would = before[key], after[key]
             if (was.action, was.refused) != (would.action, would.refused):
@@ -205,16 +224,19 @@ def _decide(
     client: SessionClient,
     listing: Mapping[str, list[Any]],
     calls: Mapping[tuple[str, str], Sequence[float]],
+    check: Callable[[], None],
 ) -> dict[tuple[str, str], Outcome]:
     """Return what a guard decides about the definitions and the recorded calls."""
     guard.refresh(0.0)
     surface = surface_from_listing(dict(listing))
     outcomes: dict[tuple[str, str], Outcome] = {}
     for kind in ITEM_KINDS:
+        check()
         for verdict in guard.check_list(kind, surface.items_of_kind(kind), client, None):
             key = verdict.entity, verdict.key
             outcomes[key] = _replay(guard, verdict, client, calls.get(key, ()))
     for (entity, item), times in calls.items():
+        check()
         if (entity, item) not in outcomes and entity in _KINDS:
             unlisted = guard.check_unlisted_item(_KINDS[entity], item, client)
             outcomes[entity, item] = _replay(guard, unlisted, client, times)
