@@ -16,8 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pinwarden.surface.scan.roles import find_roles
-from pinwarden.surface.scan.sentence_features import extract_features, list_roles, tokenize
+from pinwarden.surface.scan.sentence_features import extract_features, find_roles, list_roles, tokenize
 from tools import train_classifier as training
 from tools.train_classifier import JUDGEMENT, STEERING, Unit, read_lines, split_entry, split_values
 

@@ -142,7 +142,7 @@ SECTIONS = (
     ),
     Section(
         heading="Edits that were undone",
-        commands="`enforce --undo`, `pin --undo`, `update --undo`",
+        commands="`--undo` of `enforce`, `pin`, `update`, `add`, `remove` and `install`",
         tables=(UNDO_KINDS,),
     ),
     Section(

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError
 from pinwarden.clients import files as clients
 from pinwarden.clients.config import ConfigFile
-from pinwarden.clients.files import discover_configs, list_installation_paths, remove_entry
+from pinwarden.clients.files import discover_configs, list_installation_paths
 from pinwarden.clients.jsonc import parse_jsonc, put_value, remove_value
 from pinwarden.clients.table import CLIENTS, SYSTEMS, System
 from pinwarden.clients.toml_text import put_table, read_toml, remove_table
 from pinwarden.clients.yaml_text import put_list_item, read_yaml, remove_list_item
 from pinwarden.system.files import read_file
-from tests.support.client_files import install_entry
+from tests.support.client_files import install_entry, remove_entry
 
 ENTRY = {"command": "npx", "args": ["-y", "notes@1.0.0"], "env": {}}
 HOSTILE = [

@@ -11,14 +11,14 @@ import pytest
 
 from pinwarden.clients.config import ConfigFile
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.files import discover_configs, list_installation_paths, remove_entry
+from pinwarden.clients.files import discover_configs, list_installation_paths
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.locked_config import LockedConfig, read_locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from pinwarden.project.configured_servers import diagnose, find_uncovered_servers
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
-from tests.support.client_files import install_entry
+from tests.support.client_files import install_entry, remove_entry
 
 INSTALLED = "toolpin/installed"
 

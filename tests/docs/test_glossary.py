@@ -19,7 +19,7 @@ TO_DO: tuple[str, ...] = ()
 """Folders and files that still contain such words. Remove an entry when it is clean; add none."""
 CODE_SPAN = re.compile(r'`[^`]*`|"[a-z_]+"')
 ATTACK_PHRASES = tuple(
-    f"src/pinwarden/surface/scan/{name}.py" for name in ("order_phrases", "concealment_phrases", "roles")
+    f"src/pinwarden/surface/scan/{name}.py" for name in ("order_phrases", "concealment_phrases", "sentence_features")
 )
 """Files with patterns of attack text. Their string literals, apart from docstrings, are data and not our words."""
 STRING = re.compile(r'(?<!")r?f?"(?!"")(?:[^"\\]|\\.)*"')

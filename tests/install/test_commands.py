@@ -16,6 +16,7 @@ from pinwarden.bundle.bundle_documents import SecurityPolicy
 from pinwarden.bundle.trust_files import change_trust
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace
+from tests.docs.schemas import problems
 from tests.install.desk import POISONED, QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import VERA
 from tests.registry.world import SERVER, Bundle, bundle
@@ -85,6 +86,24 @@ def test_a_client_file_that_cannot_be_written_undoes_the_whole_install(desk: Des
     code, report = desk.install("--client", "claude", "--client", "cursor", "--client", "vscode")
     assert (code, [row["action"] for row in report["configs"]]) == (0, ["updated", "created", "created"])
     assert len(desk.lock["servers"]) == 3 + is_locked
+
+
+def test_an_install_is_undone_to_the_byte(desk: Desk) -> None:
+    desk.publish(bundle(content=SERVER))
+    (desk.root / ".mcp.json").write_text('{"mcpServers": {}}')
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in desk.root.rglob("*") if path.is_file()}
+
+    before = contents()
+    code, _ = desk.install("--client", "claude", "--client", "cursor")
+    assert code == 0
+    desk.capture.readouterr()
+    assert main(["install", "acme.notes", "--undo", "--yes", "--format", "json"]) == 0
+    report = json.loads(desk.capture.readouterr().out)
+    assert problems("install", report) == []
+    assert [row["action"] for row in report["undone"]] == ["restored", "restored"]
+    assert contents() == before
 
 
 def test_an_installed_bundle_is_explained_and_compared_with_the_live_server(

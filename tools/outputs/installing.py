@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pinwarden.bundle.acceptance import FAILED, NOT_REACHED, PASSED
 from pinwarden.bundle.trust import ALL_ROLES
 from tools.outputs.bundles import bundle_provenance, bundle_refusal, bundle_start
-from tools.outputs.parts import DID, KEY, config_action, output
+from tools.outputs.parts import DID, KEY, config_action, output, report_row, undone
 from tools.schema_words import (
     COUNT,
     FULL_TEXT,
@@ -102,7 +102,9 @@ def install() -> Schema:
         }
     )
     description = "The installed bundle or image, or the reason of the refusal, with the result of every step."
-    return output("install", {"oneOf": [accepted, skills, refused, image]}, description, line=line)
+    return output(
+        "install", {"oneOf": [accepted, skills, refused, image, undone()]}, description, line=line, row=report_row()
+    )
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

@@ -114,7 +114,8 @@ def lock() -> Schema:
 
 def add() -> Schema:
     installed = array(config_action("created", "updated", "unchanged"), minItems=1)
-    return output("add", exactly({**locked_members(), "installed": installed}))
+    added = exactly({**locked_members(), "installed": installed})
+    return output("add", {"oneOf": [added, undone()]}, row=report_row())
 
 
 def pin() -> Schema:
@@ -140,7 +141,7 @@ def remove() -> Schema:
     configs = array(config_action("removed", "missing"))
     server = exactly({"removed": array(KEY, minItems=1), "configs": configs})
     skills = exactly({"removed": array(TEXT, minItems=1), "configs": array(TEXT, maxItems=0), "folders": array(TEXT)})
-    return output("remove", {"oneOf": [server, skills]})
+    return output("remove", {"oneOf": [server, skills, undone()]}, row=report_row())
 
 
 def approve() -> Schema:

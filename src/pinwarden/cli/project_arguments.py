@@ -78,6 +78,29 @@ def add_warnings_argument(parser: ArgumentParser) -> None:
     )
 
 
+def add_undo_argument(parser: ArgumentParser, what: str) -> None:
+    """Add ``--undo``."""
+    parser.add_argument("--undo", action="store_true", help=what)
+
+
+def add_undo_arguments(parser: ArgumentParser, command: str) -> None:
+    """Add ``--undo``, and ``--yes`` for it, to a command that does not ask before it edits."""
+    add_undo_argument(parser, f"restore the clients' files and the lock as they were before {command}")
+    parser.add_argument("--yes", action="store_true", help="with --undo: restore without asking")
+
+
+def roll_back_interrupted_edits(projects: Sequence[Project]) -> None:
+    """Roll back earlier edits of these scopes that were interrupted, and print a notice about it."""
+    from pinwarden.project.edit_backups import has_backups
+
+    if has_backups(projects[0]):
+        from pinwarden.cli.streams import print_notice
+        from pinwarden.project.undo_edits import recover_interrupted
+
+        for note in recover_interrupted(projects):
+            print_notice(note)
+
+
 def add_database_argument(parser: ArgumentParser) -> None:
     """Add ``--audit``: the gateway's database."""
     parser.add_argument(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.output import emit
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
     from pinwarden.project.edit_backups import EditCommand
 
 
-def add_undo_argument(parser: ArgumentParser, what: str) -> None:
-    """Add ``--undo``."""
-    parser.add_argument("--undo", action="store_true", help=what)
-
-
-def undo(args: Namespace, command: EditCommand) -> int:
+def undo(args: Namespace, command: EditCommand, names: Sequence[str]) -> int:
     """Undo the edits of a command, for the named servers or all. With ``--dry-run`` only show them.
 
     Raises CONSENT_REQUIRED without a terminal and without ``--yes``.
@@ -38,7 +34,7 @@ def undo(args: Namespace, command: EditCommand) -> int:
     dry_run = getattr(args, "dry_run", False)
     notes = () if dry_run else recover_interrupted(projects)
     try:
-        plan = plan_undo(projects, command, args.server)
+        plan = plan_undo(projects, command, names)
     except PinwardenError as err:
         if notes and err.code == "NOTHING_TO_UNDO":
             return emit(build_recovery_report(command, notes), args.format)
@@ -50,7 +46,7 @@ def undo(args: Namespace, command: EditCommand) -> int:
     if dry_run:
         return emit(proposal, args.format)
     if not args.yes:
-        _refuse_without_terminal(args, command)
+        _refuse_without_terminal(args, command, names)
         for row in filter(is_failing, proposal.rows):
             sys.stdout.write(f"{row.name}: {row.message}\n")
         for note in proposal.notes[:-1]:  # the last one says that nothing was written
@@ -64,10 +60,10 @@ def undo(args: Namespace, command: EditCommand) -> int:
     return emit(replace(report, notes=(*notes, *report.notes)), args.format)
 
 
-def _refuse_without_terminal(args: Namespace, command: EditCommand) -> None:
+def _refuse_without_terminal(args: Namespace, command: EditCommand, names: Sequence[str]) -> None:
     if args.format == "text" and can_ask():
         return
-    words = ("pinwarden", command, *map(shlex.quote, args.server), "--undo", "--yes")
+    words = ("pinwarden", command, *map(shlex.quote, names), "--undo", "--yes")
     shown = "The edits are shown by --dry-run. " if hasattr(args, "dry_run") else ""
     raise PinwardenError(
         "CONSENT_REQUIRED",

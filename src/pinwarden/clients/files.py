@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -150,55 +149,29 @@ def resolve_folder(path: str, project: Path, home: Path, system: System, env: Ma
     return _FolderResolver(project, home, system, env, Path("/")).resolve_path(path)
 
 
-class EntryInstalls:
-    """Servers to add to clients' files, or to replace there. Everything else in the files is left unchanged."""
-
-    def __init__(self) -> None:
-        self._files: dict[Path, tuple[bytes | None, bytes | None]] = {}
-        """The content of each file now (None if there is no file), and with the servers."""
-
-    def plan(self, path: Path, client: str, name: str, fragment: Any) -> Action:
-        """Plan one server. Raises if its file must not or cannot be edited. Writes nothing.
-
-        ``fragment`` is a client configuration that contains only this server, as a lock stores it.
-        """
-        known = get_client(client)
-        entry = find_entry(fragment, known, name)
-        if type(entry) is not dict or not name:
-            raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not contain the server {name[:80]!a}")
-        if path not in self._files:
-            _refuse_linked_folder(path, known)
-            data = _read_or_none(path)
-            self._files[path] = data, data
-        before, planned = self._files[path]
-        after = set_entry(planned or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
-        self._files[path] = before, after
-        return "unchanged" if after == planned else "created" if planned is None else "updated"
-
-    def write(self) -> None:
-        """Write all files. If one cannot be written, or changed since it was read, none is changed."""
-        written: list[tuple[Path, bytes | None, bytes]] = []
-        try:
-            for path, (before, after) in self._files.items():
-                if after is not None and after != before:
-                    write_if_unchanged(path, before, after)
-                    written.append((path, before, after))
-        except BaseException:
-            for path, before, after in written:
-                _restore(path, before, after)
-            raise
+def read_client_file(path: Path, client: str) -> bytes | None:
+    """Read a client's file that is to be edited; None if there is none. Raises CONFIG_UNEDITABLE if it is a link."""
+    _refuse_linked_folder(path, get_client(client))
+    return _read_or_none(path)
 
 
-def _restore(path: Path, before: bytes | None, after: bytes) -> None:
-    """Restore a file that was just written. A file that another program changed since stays as it is."""
-    if _read_or_none(path) != after:
-        return
-    if before is not None:
-        write_atomically(path, before)
-        return
-    with suppress(OSError):
-        path.unlink()
-        path.parent.rmdir()  # fails if it has other files
+def put_entry(data: bytes | None, path: Path, client: str, name: str, fragment: Any) -> bytes:
+    """Return the bytes of a client's file with a server added or replaced. Everything else is left unchanged.
+
+    ``fragment`` is a client configuration that contains only this server, as a lock stores it. Writes nothing.
+    """
+    known = get_client(client)
+    if type(find_entry(fragment, known, name)) is not dict or not name:
+        raise PinwardenError("CONFIG_UNEDITABLE", f"the fragment does not contain the server {name[:80]!a}")
+    return set_entry(data or b"", form=detect_format(path.name), client=known, name=name, fragment=fragment)
+
+
+def remove_entry(data: bytes | None, path: Path, client: str, name: str) -> bytes | None:
+    """Return the bytes of a client's file without a server. Everything else is left unchanged. Writes nothing."""
+    known = get_client(client)
+    if data is None or find_entry(read_document(data, path.name), known, name) is None:
+        return data
+    return delete_entry(data, form=detect_format(path.name), client=known, name=name)
 
 
 class ConfigEdits:
@@ -258,17 +231,6 @@ def edit_word(data: bytes, server: ConfiguredServer, entry: dict[str, Any], old:
     return edit_entry(data, server, entry) if edited is None else edited
 
 
-def remove_entry(path: Path, client: str, name: str) -> Action:
-    """Remove a server from a client's file and leave everything else unchanged."""
-    known = get_client(client)
-    _refuse_linked_folder(path, known)
-    before = _read_or_none(path)
-    if before is None or find_entry(read_document(before, path.name), known, name) is None:
-        return "missing"
-    write_if_unchanged(path, before, delete_entry(before, form=detect_format(path.name), client=known, name=name))
-    return "removed"
-
-
 def _read_or_none(path: Path) -> bytes | None:
     _refuse_link(path)
     if not _path_exists(path):
@@ -276,8 +238,8 @@ def _read_or_none(path: Path) -> bytes | None:
     return read_file(path, MAX_CONFIG_BYTES)
 
 
-def write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
-    """Write a client's file unless it changed since it was read."""
+def write_if_unchanged(path: Path, before: bytes | None, after: bytes | None) -> None:
+    """Write a client's file, or remove it if ``after`` is None, unless it changed since it was read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -285,7 +247,13 @@ def write_if_unchanged(path: Path, before: bytes | None, after: bytes) -> None:
     # The client may have changed the file since Pinwarden read it, and that change must not be lost.
     if _read_or_none(path) != before:
         raise PinwardenError("CONFIG_CHANGED", f"another program changed {path} in the meantime")
-    write_atomically(path, after)
+    if after is not None:
+        write_atomically(path, after)
+        return
+    try:
+        path.unlink()
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path} cannot be removed: {err.strerror or err}") from err
 
 
 def _refuse_link(path: Path) -> None:

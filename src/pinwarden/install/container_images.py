@@ -13,8 +13,8 @@ from pinwarden.bundle.acceptance import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
+from pinwarden.install.decision import refusal_to_json
 from pinwarden.install.install import refuse_entries_by_policy
-from pinwarden.install.install_report import refusal_to_json
 from pinwarden.install.staging import compute_api_surface
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store

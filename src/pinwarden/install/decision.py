@@ -1,20 +1,23 @@
 """Decide whether a bundle may be installed. The caller (``bundle_download.py``) downloads and passes all documents.
 
 A refusal has exactly one code: the code of the first check that fails. The nine acceptance steps run first, so their
-codes come before the codes of the other checks.
+codes come before the codes of the other checks. The end of this module has what the reports of installed servers and
+skills share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
 from pinwarden.bundle.acceptance import (
+    ACCEPT,
     ACCEPTED,
     FAILED,
     PASSED,
+    REJECT,
     AcceptanceResult,
     CheckResult,
     Provenance,
@@ -22,14 +25,17 @@ from pinwarden.bundle.acceptance import (
     accept,
     check_documents,
     list_step_results,
+    provenance_to_json,
     rejection_from_error,
 )
 from pinwarden.bundle.acceptance_request import AcceptanceRequest
 from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import OpenedBundle, open_bundle
+from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.bundle.trust import InstallerPolicy, TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.core.report import Report, Row
 from pinwarden.core.versions import are_comparable, compare_versions
 from pinwarden.registry.log_verification import (
     LogState,
@@ -42,6 +48,10 @@ from pinwarden.registry.log_verification import (
 from pinwarden.registry.names import DEFAULT_CHANNEL
 from pinwarden.registry.registry_documents import PublishedVersion
 
+LITERAL_NOTE = (
+    "--literal skips checks, for example that the pointer is fresh, that attesters have the required roles, and that "
+    "the pointer names this manifest"
+)
 LOG_CHECK = "the pointer is the newest one in the log, and the log was only appended to since you last saw it"
 BYTES_CHECK = "every byte of the archive matches the manifest"
 MINIMUM_CHECK = "the version is not below the requested minimum"
@@ -259,3 +269,65 @@ def _describe_steps(result: AcceptanceResult, trusted: TrustStore, registry: Tru
         policy = result.documents.descriptor.policy
         details[8] = f"network {policy.network}, filesystem {policy.filesystem}, exec {policy.exec}"
     return details
+
+
+# Reports
+
+
+def build_acceptance_facts(
+    request: InstallRequest, decision: InstallDecision, accepted: AcceptedBundle, pin: BundlePin
+) -> dict[str, Any]:
+    """Return the facts that the reports of all installed bundles have: provenance, checks, permissions, log."""
+    position = accepted.log_position
+    return {
+        "result": ACCEPT,
+        "provenance": provenance_to_json(accepted.provenance),
+        "plan": [check.to_json() for check in decision.checks],
+        "literal": request.literal,
+        "version": pin.version,
+        "registry": pin.registry,
+        "content_hash": str(pin.archive),
+        "policy": {"network": pin.policy.network, "filesystem": pin.policy.filesystem, "exec": pin.policy.exec},
+        "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
+    }
+
+
+def build_refusal_report(request: InstallRequest, decision: InstallDecision, warnings: Sequence[Row] = ()) -> Report:
+    """Build the report of a refused install: code, problem, reason and fix of the refusal, then the scan warnings."""
+    refusal = decision.refusal
+    if refusal is None:
+        raise TypeError("the decision has no refusal")
+    row = Row(
+        code=refusal.code,
+        severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
+        entity="bundle",
+        name=request.tool,
+        path="",
+        message=refusal.what,
+    )
+    return Report(
+        command="install",
+        subject=request.tool,
+        summary=f"REJECT {refusal.code}: {refusal.fix}",
+        exit_code=decision.exit_code,
+        rows=(row, *warnings),
+        notes=list_check_notes(request, decision),
+        facts={
+            "result": REJECT,
+            "error": refusal_to_json(refusal),
+            "plan": [check.to_json() for check in decision.checks],
+            "literal": request.literal,
+        },
+        rule_texts={refusal.code: refusal.fix},
+    )
+
+
+def refusal_to_json(refusal: Rejection) -> dict[str, Any]:
+    """Return a refusal as a member of the JSON output."""
+    return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
+
+
+def list_check_notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
+    """Return the result of every check as a note."""
+    lines = tuple(str(check) for check in decision.checks)
+    return (*lines, LITERAL_NOTE) if request.literal else lines

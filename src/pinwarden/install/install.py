@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,19 @@ from pinwarden.bundle.acceptance import rejection_from_error
 from pinwarden.bundle.bundle_documents import SKILLS_RUNTIME
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.command_line import PROGRAM
-from pinwarden.clients.files import EntryInstalls
 from pinwarden.clients.table import GENERIC_CLIENT
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
 from pinwarden.install.bundle_download import download_bundle
-from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest
-from pinwarden.install.install_report import build_acceptance_facts, build_refusal_report, list_check_notes
+from pinwarden.install.decision import (
+    AcceptedBundle,
+    InstallDecision,
+    InstallRequest,
+    build_acceptance_facts,
+    build_refusal_report,
+    list_check_notes,
+)
 from pinwarden.install.staging import HERE, StagedBundle, build_bundle_pin, stage_bundle
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
@@ -28,12 +33,13 @@ from pinwarden.lock.install_plan import PlanOptions, build_install_plan
 from pinwarden.lock.locked_config import BUNDLE_SOURCE
 from pinwarden.lock.server_entry import parse_server_entry
 from pinwarden.project.approval_candidate import ApprovalCandidate, warnings_not_approved_error
+from pinwarden.project.client_edits import write_locked_servers
 from pinwarden.project.lock import (
     LockOptions,
     build_approval_candidate,
     build_extension,
+    change_entries,
     refuse_policy_violations,
-    write_entries,
 )
 from pinwarden.project.project import Policies, Project
 
@@ -96,11 +102,8 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         entries = build_bundle_entries(
             context.project, staged, candidate, context.target, context.policies, context.lock_options
         )
-        client_files = EntryInstalls()
-        config_changes = _plan_client_files(context.project, entries, config_files, client_files)
-        with lock_store.restore_on_error(context.project.lock, [entry.key for entry in entries]):
-            write_entries(context.project, entries, candidate, context.lock_options)
-            client_files.write()
+        change_lock = change_entries(entries, candidate, context.lock_options)
+        config_changes = write_locked_servers(context.project, "install", entries, change_lock, config_files)
     except PinwardenError as err:
         refused = InstallDecision(checks=decision.checks, refusal=rejection_from_error(err), exit_code=err.exit_code)
         return build_refusal_report(request, refused, () if candidate is None else candidate.warnings)
@@ -209,19 +212,6 @@ def refuse_entries_by_policy(policies: Policies, entries: Sequence[Entry], now: 
     """Raise POLICY_REFUSED for the first entry that the policy does not allow."""
     for entry in entries:
         refuse_policy_violations(policies, entry.document, now)
-
-
-def _plan_client_files(
-    project: Project, entries: list[Entry], config_files: Mapping[str, Path], client_files: EntryInstalls
-) -> list[dict[str, str]]:
-    """Plan the edits of the clients' files, and return them for the report. The generic client has no file."""
-    changes: list[dict[str, str]] = []
-    for entry in entries:
-        if entry.client in config_files:
-            path = config_files[entry.client]
-            action = client_files.plan(path, entry.client, entry.name, entry.config)
-            changes.append({"client": entry.client, "file": project.display_path(path), "action": action})
-    return changes
 
 
 # Reports

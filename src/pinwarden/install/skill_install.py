@@ -14,9 +14,14 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
 from pinwarden.core.text import plural
-from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest
+from pinwarden.install.decision import (
+    AcceptedBundle,
+    InstallDecision,
+    InstallRequest,
+    build_acceptance_facts,
+    build_refusal_report,
+)
 from pinwarden.install.folder_writes import FolderWrite, write_folders
-from pinwarden.install.install_report import build_acceptance_facts, build_refusal_report
 from pinwarden.install.staging import build_bundle_pin, store_files
 from pinwarden.project.skills import NO_SKILLS, build_scan_rows, read_skills_lock, write_skills
 from pinwarden.skills.powers import find_powers

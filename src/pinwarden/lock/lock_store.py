@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,19 +178,27 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
         return changed.lock
 
 
-def replace_bytes(path: Path, before: bytes, after: bytes, files: Mapping[str, bytes] | None = None) -> None:
+def replace_bytes(
+    path: Path, before: bytes | None, after: bytes | None, files: Mapping[str, bytes] | None = None
+) -> None:
     """Replace the bytes of a lock, and write those of the ``files`` that the new lock pins, as the only writer.
 
-    Raises LOCK_BUSY if the lock does not have the bytes ``before``. Removes files that only the earlier lock pinned.
+    Without ``before``, the lock is created; without ``after``, it is removed. Raises LOCK_BUSY if the lock does not
+    have the bytes ``before``. Removes files that only the earlier lock pinned.
     """
+    _make_folder(path.parent)
     with hold_write_lock(path):
         _finish_earlier_write(path)
         if _read_if_exists(path) != before:
             raise PinwardenError("LOCK_BUSY", f"another program changed {path.name}")
+        old = None if before is None else lockfile.parse(before)
+        if after is None:
+            _remove_with_files(path, old)
+            return
         new = lockfile.parse(after)
         pinned = {pin.path for pin in list_pins(new)}
         _restore(path, after, {name: data for name, data in (files or {}).items() if name in pinned})
-        _remove_unpinned(path, lockfile.parse(before), new)
+        _remove_unpinned(path, old, new)
 
 
 def write_bytes(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
@@ -253,9 +261,18 @@ def _undo(  # noqa: PLR0913, PLR0917
             _restore(path, data, files)
             _remove_unpinned(path, current, lock)
             return
-        _remove(path)
-        for pin in list_pins(current):
-            _remove(_resolve_path(path, pin.path))
+        _remove_with_files(path, current)
+
+
+def _remove_with_files(path: Path, lock: Lock | None) -> None:
+    """Remove a lock, and the files that it pins."""
+    _remove(path)
+    for pin in list_pins(lock) if lock is not None else ():
+        file = _resolve_path(path, pin.path)
+        _remove(file)
+        if file.parent != path.parent:
+            with suppress(OSError):  # the folder has other files
+                file.parent.rmdir()
 
 
 def _list_other_entries(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:

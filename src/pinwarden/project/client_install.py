@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.config import ConfiguredServer, parse_configured_server
 from pinwarden.clients.drift import compare_entries
-from pinwarden.clients.files import EntryInstalls, remove_entry
 from pinwarden.clients.table import Client, get_client
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, build_kind_table
 from pinwarden.lock import lock_store
-from pinwarden.lock.entry import Entry, build_entry_key
+from pinwarden.lock.entry import Entry, is_for_client
 from pinwarden.lock.locked_config import read_config_origin, read_locked_config
-from pinwarden.project.lock import lock_from_registry, remove_from_lock
+from pinwarden.lock.lockfile import remove_entries
+from pinwarden.project.client_edits import ServerEdits, plan_lock_edit, write_locked_servers
+from pinwarden.project.lock import change_entries, plan_registry_lock, write_entries
+from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
+    from pinwarden.lock.lockfile import Lock
     from pinwarden.project.lock import LockOptions, LockRequest
     from pinwarden.project.project import Policies, Project
 
@@ -27,59 +30,58 @@ _REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 
 
 def add_server(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
-    """Lock a server from an MCP registry, and write its configuration into the file of each client, or do neither."""
-    keys = [build_entry_key(request.name, client) for client in request.clients]
-    with lock_store.restore_on_error(project.lock, keys):
-        locked = lock_from_registry(project, request, policies, lock_options)
-        if locked.exit_code == EXIT_CLEAN:
-            return _install_locked(project, request, locked)
-    return replace(locked, command="add", summary=f"{locked.summary}; no client configuration was changed")
+    """Lock a server from an MCP registry, and write its configuration into the file of each client, or do neither.
 
-
-def _install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
-    """Write the locked configuration of a server into the file of each client."""
-    lock = lock_store.read(project.lock)
-    client_files = EntryInstalls()
-    done: list[dict[str, str]] = []
-    for client in request.clients:
-        entry = lock.find_entry(request.name, client) if lock else None
-        if entry is None:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
-        path = project.find_install_path(client, request.scope)
-        action = client_files.plan(path, client, request.name, entry.config)
-        done.append({"client": client, "file": project.display_path(path), "action": action})
-    client_files.write()
+    If its surface has warnings that are not approved, it is locked without the surface, and no client's file changes.
+    """
+    planned = plan_registry_lock(project, request, policies, lock_options)
+    report = planned.report
+    if report.exit_code != EXIT_CLEAN:
+        write_entries(project, planned.entries, planned.candidate, lock_options)
+        return replace(report, command="add", summary=f"{report.summary}; no client configuration was changed")
+    paths = {client: project.find_install_path(client, request.scope) for client in request.clients}
+    change_lock = change_entries(planned.entries, planned.candidate, lock_options)
+    done = write_locked_servers(project, "add", planned.entries, change_lock, paths)
     files_text = ", ".join(f"{row['file']} {row['action']}" for row in done)
     return replace(
-        locked, command="add", summary=f"{locked.summary}; {files_text}", facts={**locked.facts, "installed": done}
+        report, command="add", summary=f"{report.summary}; {files_text}", facts={**report.facts, "installed": done}
     )
 
 
 def remove_server(project: Project, name: str, clients: Sequence[str], now: str, *, keep_config: bool) -> Report:
-    """Remove a server from the configurations and from the lock."""
-    lock = lock_store.read(project.lock)
-    entries = [entry for entry in (lock.entries if lock else ()) if entry.name == name]
+    """Remove a server from the lock and from the files of its clients, for the given clients or all, or do neither."""
+    removed: list[Entry] = []
+
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
+        if old is None:
+            raise lock_store.missing_lock_error(project.lock)
+        removed.extend(
+            entry
+            for entry in old.entries
+            if entry.name == name and (not clients or any(is_for_client(entry, client) for client in clients))
+        )
+        if not removed:
+            raise not_locked_error(old.entries, name)
+        return lock_store.LockWrite(lock=remove_entries(old, [entry.key for entry in removed], now))
+
+    lock_edit = plan_lock_edit(project.lock, change_lock)
+    paths = {} if keep_config else project.find_install_paths()
+    edits = ServerEdits(project)
     done: list[dict[str, str]] = []
-    if not keep_config:
-        paths = project.find_install_paths()
-        for entry in entries:
-            if (not clients or entry.client in clients) and (entry.client, entry.scope) in paths:
-                path = Path(paths[entry.client, entry.scope])
-                done.append(
-                    {
-                        "client": entry.client,
-                        "file": project.display_path(path),
-                        "action": remove_entry(path, entry.client, name),
-                    }
-                )
-    removed = remove_from_lock(project, name, clients, now)
+    for entry in removed:
+        if (entry.client, entry.scope) in paths:
+            path = Path(paths[entry.client, entry.scope])
+            action = edits.remove(entry, path)
+            done.append({"client": entry.client, "file": project.display_path(path), "action": action})
+    edits.write("remove", lock_edit)
+    keys = [entry.key for entry in removed]
+    files_text = "".join(f"; {row['file']} {_REMOVAL_TEXT[row['action']]}" for row in done)
     return Report(
         command="remove",
         subject=name,
-        summary=f"removed {', '.join(removed)}"
-        + "".join(f"; {row['file']} {_REMOVAL_TEXT[row['action']]}" for row in done),
+        summary=f"removed {', '.join(keys)}{files_text}",
         exit_code=EXIT_CLEAN,
-        facts={"removed": removed, "configs": done},
+        facts={"removed": keys, "configs": done},
     )
 
 

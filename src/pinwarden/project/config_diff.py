@@ -22,15 +22,16 @@ _NAMED_VALUES = frozenset({*NAMED_VALUES, "envs"})
 
 
 class FileEdit(Record):
-    """A file before and after an edit."""
+    """A file before and after an edit. None: there is no file."""
 
     path: Path
-    before: bytes
-    after: bytes
+    before: bytes | None
+    after: bytes | None
 
 
-def diff_config(name: str, before: bytes, after: bytes) -> str:
+def diff_config(name: str, before: bytes | None, after: bytes | None) -> str:
     """Return the unified diff of a file called ``name``. Values that may be secrets are masked on all lines."""
+    before, after = before or b"", after or b""
     secrets = sorted({*_find_secrets(before, name), *_find_secrets(after, name)}, key=len, reverse=True)
     old, new = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
     shown = show_invisible(name)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -26,46 +26,53 @@ from pinwarden.system.state_folder import find_state_folder, prepare_state_folde
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
-FORMAT = "pinwarden-backup/2"
+FORMAT = "pinwarden-backup/3"
 MAX_BACKUPS = 100
 """How many backups are kept for one user. Older ones are removed."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
-EditCommand = Literal["enforce", "pin", "update", "undo"]
+EditCommand = Literal["enforce", "pin", "update", "add", "install", "remove", "undo"]
 """The command that made an edit. The backup of an ``undo`` is removed when it is complete."""
-_COMMANDS: tuple[EditCommand, ...] = ("enforce", "pin", "update", "undo")
+_COMMANDS: tuple[EditCommand, ...] = get_args(EditCommand)
 _MANIFEST = "manifest.json"
 
 
 class LockEdit(Record):
-    """A lock before and after an edit."""
+    """A lock before and after an edit. None: there is no lock."""
 
     path: Path
-    before: bytes
-    after: bytes
+    before: bytes | None
+    after: bytes | None
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The surfaces and closures that the lock pinned before the edit, by their path in the lock."""
     new_files: Mapping[str, bytes] = field(default_factory=dict)
     """The surfaces and closures that the edit writes, by their path in the lock."""
 
 
+class FileCopy(Record):
+    """A copy of a file in the folder of a backup."""
+
+    name: str
+    digest: Digest
+
+    def is_of(self, data: bytes | None) -> bool:
+        """Whether these bytes are those of the copy."""
+        return data is not None and Digest.of_bytes(data) == self.digest
+
+
 class BackupFile(Record):
-    """A file that was edited, with its copies from before and after the edit."""
+    """A file that was edited, with its copies from before and after the edit. None: there was no file."""
 
     path: Path
-    copy: str
-    """The name of the copy from before the edit, in the folder of the backup."""
-    edited_copy: str
-    """The name of the copy from after the edit."""
-    before: Digest
-    after: Digest
+    before: FileCopy | None
+    after: FileCopy | None
 
 
 class BackupLock(Record):
     """A lock that was edited, with copies of the surfaces and closures that it pinned before the edit."""
 
     file: BackupFile
-    files: Mapping[str, tuple[str, Digest]]
-    """The name of each copy and its digest, by the path of the file in the lock."""
+    files: Mapping[str, FileCopy]
+    """The copies, by the path of the file in the lock."""
 
 
 class BackupServer(Record):
@@ -96,24 +103,24 @@ class Backup(Record):
     files: tuple[BackupFile, ...]
     servers: tuple[BackupServer, ...]
 
-    def read_before(self, file: BackupFile) -> bytes:
+    def read_before(self, file: BackupFile) -> bytes | None:
         """Return the bytes of a file before the edit. Raises BACKUP_DAMAGED if the copy is not what was written."""
-        return self._read(file.copy, file.before, file.path)
+        return None if file.before is None else self._read(file.before, file.path)
 
-    def read_after(self, file: BackupFile) -> bytes:
+    def read_after(self, file: BackupFile) -> bytes | None:
         """Return the bytes of a file after the edit. Raises BACKUP_DAMAGED if the copy is not what was written."""
-        return self._read(file.edited_copy, file.after, file.path)
+        return None if file.after is None else self._read(file.after, file.path)
 
     def read_lock_files(self, lock: BackupLock) -> dict[str, bytes]:
         """Return the surfaces and closures of a lock before the edit, by their path in the lock."""
-        return {name: self._read(copy, digest, name) for name, (copy, digest) in lock.files.items()}
+        return {name: self._read(copy, name) for name, copy in lock.files.items()}
 
-    def _read(self, copy: str, digest: Digest, of: Path | str) -> bytes:
+    def _read(self, copy: FileCopy, of: Path | str) -> bytes:
         try:
-            data = read_file(self.folder / copy, MAX_FILE_BYTES)
+            data = read_file(self.folder / copy.name, MAX_FILE_BYTES)
         except PinwardenError as err:
             raise _damaged(self.folder, err.message) from err
-        if Digest.of_bytes(data) != digest:
+        if not copy.is_of(data):
             raise _damaged(self.folder, f"the copy of {of} was changed")
         return data
 
@@ -200,7 +207,7 @@ def remove_backup(backup: Backup) -> None:
     _remove_folder(backup.folder)
 
 
-def keep_servers(backup: Backup, servers: tuple[BackupServer, ...], contents: Mapping[Path, bytes]) -> None:
+def keep_servers(backup: Backup, servers: tuple[BackupServer, ...], contents: Mapping[Path, bytes | None]) -> None:
     """Keep a backup for some of its servers only, because the edits of the others were undone.
 
     ``contents`` are the files and locks as they are without the edits of the others. They count as the result of the
@@ -212,10 +219,9 @@ def keep_servers(backup: Backup, servers: tuple[BackupServer, ...], contents: Ma
     copies = _CopyWriter(backup.folder)
 
     def renew(file: BackupFile) -> BackupFile:
-        data = contents.get(file.path)
-        if data is None:
+        if file.path not in contents:
             return file
-        return replace(file, edited_copy=copies.write(data), after=Digest.of_bytes(data))
+        return replace(file, after=copies.write(contents[file.path]))
 
     paths = {server.path for server in servers}
     save_backup(
@@ -236,23 +242,20 @@ class _CopyWriter:
         self._count = sum(1 for _ in folder.glob("*.copy"))
 
     def write_file(self, edit: FileEdit | LockEdit) -> BackupFile:
-        return BackupFile(
-            path=edit.path.absolute(),
-            copy=self.write(edit.before),
-            edited_copy=self.write(edit.after),
-            before=Digest.of_bytes(edit.before),
-            after=Digest.of_bytes(edit.after),
-        )
+        return BackupFile(path=edit.path.absolute(), before=self.write(edit.before), after=self.write(edit.after))
 
     def write_lock(self, edit: LockEdit) -> BackupLock:
-        files = {name: (self.write(data), Digest.of_bytes(data)) for name, data in edit.files.items()}
+        files = {name: self._write(data) for name, data in edit.files.items()}
         return BackupLock(file=self.write_file(edit), files=files)
 
-    def write(self, data: bytes) -> str:
+    def write(self, data: bytes | None) -> FileCopy | None:
+        return None if data is None else self._write(data)
+
+    def _write(self, data: bytes) -> FileCopy:
         name = f"{self._count}.copy"
         self._count += 1
         create_file(self._folder / name, data, 0o600)
-        return name
+        return FileCopy(name=name, digest=Digest.of_bytes(data))
 
 
 def _remove_folder(folder: Path) -> None:
@@ -285,9 +288,7 @@ def _to_json(backup: Backup) -> dict[str, Any]:
         "locks": [
             {
                 **_file_to_json(lock.file),
-                "files": [
-                    {"name": name, "copy": copy, "digest": str(digest)} for name, (copy, digest) in lock.files.items()
-                ],
+                "files": [{"name": name, **_copy_to_json(copy)} for name, copy in lock.files.items()],
             }
             for lock in backup.locks
         ],
@@ -306,14 +307,16 @@ def _to_json(backup: Backup) -> dict[str, Any]:
     }
 
 
-def _file_to_json(file: BackupFile) -> dict[str, str]:
+def _file_to_json(file: BackupFile) -> dict[str, Any]:
     return {
         "path": str(file.path),
-        "copy": file.copy,
-        "editedCopy": file.edited_copy,
-        "before": str(file.before),
-        "after": str(file.after),
+        "before": None if file.before is None else _copy_to_json(file.before),
+        "after": None if file.after is None else _copy_to_json(file.after),
     }
+
+
+def _copy_to_json(copy: FileCopy) -> dict[str, str]:
+    return {"copy": copy.name, "digest": str(copy.digest)}
 
 
 def _read(folder: Path) -> Backup:
@@ -337,28 +340,30 @@ def _read(folder: Path) -> Backup:
 
 
 def _parse_lock(record: JsonObject) -> BackupLock:
-    files = {
-        file.string("name"): (_parse_copy(file, "copy"), file.parse_string("digest", Digest.parse))
-        for file in record.objects("files")
-    }
+    files = {file.string("name"): _parse_copy(file) for file in record.objects("files")}
     return BackupLock(file=_parse_file(record), files=files)
 
 
 def _parse_file(record: JsonObject) -> BackupFile:
     return BackupFile(
         path=Path(record.string("path")),
-        copy=_parse_copy(record, "copy"),
-        edited_copy=_parse_copy(record, "editedCopy"),
-        before=record.parse_string("before", Digest.parse),
-        after=record.parse_string("after", Digest.parse),
+        before=_parse_optional_copy(record, "before"),
+        after=_parse_optional_copy(record, "after"),
     )
 
 
-def _parse_copy(record: JsonObject, member: str) -> str:
-    copy = record.string(member)
-    if Path(copy).name != copy:
-        record.fail(member, "is not a file name")
-    return copy
+def _parse_optional_copy(record: JsonObject, member: str) -> FileCopy | None:
+    if member not in record:  # a missing member must not look like a missing file, which undoing would remove
+        record.fail(member, "is missing")
+    copy = record.optional_object(member)
+    return None if copy is None else _parse_copy(copy)
+
+
+def _parse_copy(record: JsonObject) -> FileCopy:
+    name = record.string("copy")
+    if Path(name).name != name:
+        record.fail("copy", "is not a file name")
+    return FileCopy(name=name, digest=record.parse_string("digest", Digest.parse))
 
 
 def _parse_server(record: JsonObject) -> BackupServer:

@@ -173,8 +173,8 @@ def _plan_scope(project: Project, names: Sequence[str]) -> ScopePlan:
     )
 
 
-def _edit_lock(project: Project, data: bytes, plans: Sequence[EntryPlan], now: str) -> LockEdit:
-    lock = lockfile.parse(data)
+def _edit_lock(project: Project, data: bytes | None, plans: Sequence[EntryPlan], now: str) -> LockEdit:
+    lock = lockfile.parse(data or b"")
     changed = put_entries(lock, [plan.sealed for plan in plans if plan.action != "unchanged"], now)
     after = data if changed is lock else lockfile.to_bytes(changed)
     return LockEdit(path=project.lock, before=data, after=after)
@@ -259,7 +259,7 @@ def _build_row(entry: Entry, err: PinwardenError) -> Row:
 def _try_starts(plan: EnforcementPlan, probe: ProbeOptions, on_start: Callable[[str], None]) -> EnforcementPlan:
     """Start each server with its new command. Returns the plan without the servers that do not respond."""
     scopes = [_try_starts_of_scope(scope, probe, on_start) for scope in plan.scopes]
-    contents = {edit.path: edit.before for edit in plan.files}
+    contents = {edit.path: edit.before or b"" for edit in plan.files}
     return replace(plan, scopes=tuple(scopes), files=_list_file_edits(scopes, contents))
 
 

@@ -62,7 +62,7 @@ def preview_enforcement(
     The edits come after those of ``pins``.
     """
     pinned = {_locate(pin.server): pin.changed for plan in pins for pin in plan.pins}
-    contents = {edit.path: edit.after for edit in list_file_edits(pins)}
+    contents = {edit.path: edit.after or b"" for edit in list_file_edits(pins)}
     found = [
         (server, entry)
         for project in projects

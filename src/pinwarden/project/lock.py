@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import parse_launch
@@ -30,7 +30,7 @@ from pinwarden.lock.locked_launch import (
     is_same_release,
     read_locked_launch,
 )
-from pinwarden.lock.lockfile import put_entries, remove_entries
+from pinwarden.lock.lockfile import put_entries
 from pinwarden.lock.server_entry import ServerEntry, parse_server_entry
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_target
 from pinwarden.lock.trust_explanation import check_metadata
@@ -42,7 +42,6 @@ from pinwarden.project.approval_candidate import (
 )
 from pinwarden.project.configured_servers import RELEASE_INDEX, identify_entry
 from pinwarden.project.last_checked import record_entries_checked
-from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.project import find_broken_rules
 from pinwarden.surface.drift.changes import CRITICAL, build_change_row
 from pinwarden.surface.drift.compare import compare
@@ -106,14 +105,32 @@ class LockOptions(Record):
     """If given, and if the request has ``verify``, Pinwarden downloads and hashes the bytes."""
 
 
+class RegistryLock(Record):
+    """The lock entries of a server from a registry, not written yet."""
+
+    entries: tuple[Entry, ...]
+    candidate: ApprovalCandidate | None
+    """The surface to approve with the entries."""
+    report: Report
+    """The report of ``pinwarden lock``. It fails if the surface has warnings that are not approved."""
+
+
 def lock_from_registry(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
-    """Look a server up in a registry and write one lock entry per client.
+    """Look a server up in a registry and write one lock entry per client, with the approved surface."""
+    planned = plan_registry_lock(project, request, policies, lock_options)
+    write_entries(project, planned.entries, planned.candidate, lock_options)
+    return planned.report
+
+
+def plan_registry_lock(
+    project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions
+) -> RegistryLock:
+    """Look a server up in a registry and build one lock entry per client.
 
     1. Find the entry in a registry.
     2. Probe the live server, if requested. A surface with scan warnings needs approval of the warnings too.
     3. Build the install plan for each client.
-    4. Check the plans against the policies.
-    5. Write the lock and the approved surface together.
+    4. Check the plans against the policies, and build the entries.
     """
     entry = parse_server_entry(
         project.load_registries(offline=lock_options.offline).find(request.name, request.version, request.source)
@@ -131,12 +148,11 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     for plan in plans:
         refuse_policy_violations(policies, plan, lock_options.now, entry.published_at)
     entries = [_build_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
-    write_entries(project, entries, candidate, lock_options)
     findings = tuple(
         Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
         for issue in check_metadata(entry)
     )
-    return Report(
+    report = Report(
         command="lock",
         subject=entry.name,
         summary=_summarize(entry, request, surface, refused=refused),
@@ -149,6 +165,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
             "findings": [{"code": row.code, "message": row.message} for row in (*warnings, *findings)],
         },
     )
+    return RegistryLock(entries=tuple(entries), candidate=candidate, report=report)
 
 
 def build_approval_candidate(
@@ -191,6 +208,13 @@ def write_entries(
     lock_options: LockOptions,
 ) -> None:
     """Write entries into the lock. If nothing changes, the file keeps its exact bytes."""
+    lock_store.update(project.lock, change_entries(entries, candidate, lock_options))
+
+
+def change_entries(
+    entries: Sequence[lock_entry.Entry], candidate: ApprovalCandidate | None, lock_options: LockOptions
+) -> Callable[[Lock | None], lock_store.LockWrite]:
+    """Return the change of a lock that adds or replaces entries, with the approved surface."""
     candidates: dict[str, ApprovalCandidate] = {}
     if candidate is not None and not lock_options.plain_v2:
         candidates = {entry.key: candidate for entry in entries}
@@ -202,7 +226,7 @@ def write_entries(
             lock=put_entries(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
         )
 
-    lock_store.update(project.lock, change_lock)
+    return change_lock
 
 
 def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
@@ -228,27 +252,6 @@ def keep_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     if launch is not None and not same:
         merged = replace(merged, launch=launch)
     return entry if merged is fresh else with_extension(entry, merged)
-
-
-def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
-    """Remove the entries of a server from the lock, for the given clients or all. Returns the removed keys."""
-    removed: list[str] = []
-
-    def change_lock(old: Lock | None) -> lock_store.LockWrite:
-        if old is None:
-            raise lock_store.missing_lock_error(project.lock)
-        removed.extend(
-            entry.key
-            for entry in old.entries
-            if entry.name == name
-            and (not clients or any(lock_entry.is_for_client(entry, client) for client in clients))
-        )
-        if not removed:
-            raise not_locked_error(old.entries, name)
-        return lock_store.LockWrite(lock=remove_entries(old, removed, now))
-
-    lock_store.update(project.lock, change_lock)
-    return removed
 
 
 def approve_surfaces(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock import lock_store, lockfile
+from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.lockfile import list_file_pins, put_entries
-from pinwarden.project.client_edits import read_lock_edit, to_backup_server, write_edits
+from pinwarden.project.client_edits import plan_lock_edit, to_backup_server, write_edits
 from pinwarden.project.edit_backups import EditSet
 from pinwarden.system.files import write_atomically
 
@@ -69,17 +69,15 @@ def commit_draft(
     new, drafted = lock_store.read_with_files(draft.copy.lock)
     entries = [entry for entry in (new.entries if new is not None else ()) if entry.key in keys]
     pinned = {pin.path for entry, _, pin in list_file_pins(new) if entry.key in keys} if new else set()
-    edit = read_lock_edit(project.lock)
-    old = lockfile.parse(edit.before)
-    if _select(old, keys) != _select(draft.original, keys):
-        raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
-    written = {path: data for path, data in drafted.items() if path in pinned}
-    after = lockfile.to_bytes(put_entries(old, entries, now))
-    if not configured:  # no client's file has the server, so there is nothing to undo later
-        lock_store.replace_bytes(project.lock, edit.before, after, written)
-        return
+
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
+        if old is None or _select(old, keys) != _select(draft.original, keys):
+            raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed in the meantime")
+        written = {path: data for path, data in drafted.items() if path in pinned}
+        return lock_store.LockWrite(lock=put_entries(old, entries, now), files=written)
+
     servers = tuple(to_backup_server(project, key, server, files) for key, server in configured.items())
-    locks = (replace(edit, after=after, new_files=written),)
+    locks = (plan_lock_edit(project.lock, change_lock),)
     write_edits(project, EditSet(command="update", files=files, locks=locks, servers=servers))
 
 

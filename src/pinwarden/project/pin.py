@@ -19,12 +19,12 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, build_kind_table
 from pinwarden.core.text import plural
-from pinwarden.lock import lock_store, lockfile
+from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry, build_entry_key
 from pinwarden.lock.extension import LockExtension, has_surface, read_extension, with_extension
 from pinwarden.lock.locked_config import CONFIG_SOURCE, read_config_origin
 from pinwarden.lock.lockfile import put_entries
-from pinwarden.project.client_edits import read_lock_edit, to_backup_server, write_edits
+from pinwarden.project.client_edits import plan_lock_edit, to_backup_server, write_edits
 from pinwarden.project.client_install import is_as_approved
 from pinwarden.project.config_diff import FileEdit, diff_config
 from pinwarden.project.configs import compare_with_lock, is_only_started_directly
@@ -159,7 +159,7 @@ def list_file_edits(plans: Sequence[PinPlan]) -> list[FileEdit]:
             path = Path(pin.server.path)
             data = plan.contents[path]
             edit = edits.get(path) or FileEdit(path=path, before=data, after=data)
-            edits[path] = replace(edit, after=_edit_file(edit.after, pin))
+            edits[path] = replace(edit, after=_edit_file(edit.after or b"", pin))
     return list(edits.values())
 
 
@@ -279,14 +279,16 @@ def _build_entry(lock: Lock | None, entry: Entry, pin: ServerPin, now: str) -> E
 def _edit_lock(plan: PinPlan) -> LockEdit:
     """Return the edit of a scope's lock. Raises LOCK_BUSY if an entry changed since the releases were planned."""
     now = current_time()
-    edit = read_lock_edit(plan.project.lock)
-    old = lockfile.parse(edit.before)
     locked = [(pin.locked, pin) for pin in plan.pins if pin.locked is not None]
-    present = old.entries_by_key()
-    if any(present.get(entry.key) != entry for entry, _ in locked):
-        raise PinwardenError("LOCK_BUSY", f"{plan.project.lock.name} changed in the meantime")
-    changed = put_entries(old, [_build_entry(old, entry, pin, now) for entry, pin in locked], now)
-    return replace(edit, after=lockfile.to_bytes(changed))
+
+    def change_lock(old: Lock | None) -> lock_store.LockWrite:
+        present = {} if old is None else old.entries_by_key()
+        if old is None or any(present.get(entry.key) != entry for entry, _ in locked):
+            raise PinwardenError("LOCK_BUSY", f"{plan.project.lock.name} changed in the meantime")
+        entries = [_build_entry(old, entry, pin, now) for entry, pin in locked]
+        return lock_store.LockWrite(lock=put_entries(old, entries, now))
+
+    return plan_lock_edit(plan.project.lock, change_lock)
 
 
 def _find_key(pin: ServerPin) -> str:

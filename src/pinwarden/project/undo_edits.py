@@ -1,4 +1,4 @@
-"""Undo edits of clients' files: ``pinwarden enforce --undo``, ``pin --undo`` and ``update --undo``.
+"""Undo edits of clients' files: ``--undo`` of ``enforce``, ``pin``, ``update``, ``add`` and ``remove``.
 
 A file that has not changed since the edit is restored byte for byte from its backup. If its client changed it, only the
 entries of the servers are edited, so that nothing else is lost. The lock entries are restored the same way; approvals
@@ -7,6 +7,8 @@ since then are kept. `plan_undo` computes everything from copies in memory, `app
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +18,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import find_client
-from pinwarden.lock.lockfile import put_entries
-from pinwarden.project.client_edits import make_edits
+from pinwarden.lock.lockfile import put_entries, remove_entries
+from pinwarden.project.client_edits import make_edits, restore_file
 from pinwarden.project.config_diff import FileEdit
 from pinwarden.project.edit_backups import (
     MAX_FILE_BYTES,
@@ -26,6 +28,7 @@ from pinwarden.project.edit_backups import (
     BackupServer,
     EditCommand,
     EditSet,
+    FileCopy,
     LockEdit,
     complete_backup,
     has_backups,
@@ -35,6 +38,7 @@ from pinwarden.project.edit_backups import (
     remove_backup,
 )
 from pinwarden.project.undo_entries import (
+    ENTRY_COMMANDS,
     EXACT,
     LOCK_ONLY,
     NOT_UNDONE,
@@ -46,7 +50,7 @@ from pinwarden.project.undo_entries import (
     restore_entry,
     restore_released_lock_entry,
 )
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -60,7 +64,7 @@ class UndoPlan(Record):
     project: Project
     undone: tuple[UndoneServer, ...]
     edits: EditSet
-    kept: tuple[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes]], ...]
+    kept: tuple[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes | None]], ...]
     """For each backup, the servers whose edits are not undone, and its files and locks after this undo."""
 
 
@@ -71,25 +75,23 @@ class _Contents:
         self._files: dict[Path, FileEdit] = {}
         self._locks: dict[Path, LockEdit] = {}
 
-    def read_file(self, path: Path) -> bytes:
+    def read_file(self, path: Path) -> bytes | None:
         if path not in self._files:
-            data = read_file(path, MAX_FILE_BYTES)
+            data = read_file(path, MAX_FILE_BYTES) if os.path.lexists(path) else None
             self._files[path] = FileEdit(path=path, before=data, after=data)
         return self._files[path].after
 
-    def write_file(self, path: Path, data: bytes) -> None:
+    def write_file(self, path: Path, data: bytes | None) -> None:
         self._files[path] = replace(self._files[path], after=data)
 
     def read_lock(self, path: Path) -> bytes | None:
         if path not in self._locks:
             lock, files = lock_store.read_with_files(path)
-            if lock is None:
-                return None
-            data = lock_store.read_bytes(path)
+            data = None if lock is None else lock_store.read_bytes(path)
             self._locks[path] = LockEdit(path=path, before=data, after=data, files=files)
         return self._locks[path].after
 
-    def write_lock(self, path: Path, data: bytes, files: dict[str, bytes]) -> None:
+    def write_lock(self, path: Path, data: bytes | None, files: dict[str, bytes]) -> None:
         edit = self._locks[path]
         self._locks[path] = replace(edit, after=data, new_files={**edit.new_files, **files})
 
@@ -113,7 +115,7 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
     contents = _Contents()
     undone: list[UndoneServer] = []
     edited: dict[str, None] = {}
-    kept: list[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes]]] = []
+    kept: list[tuple[Backup, tuple[BackupServer, ...], dict[Path, bytes | None]]] = []
     for backup in list_backups(project):
         if not _is_made_by(backup, command):
             continue
@@ -135,7 +137,9 @@ def plan_undo(projects: Sequence[Project], command: EditCommand, names: Collecti
             "USAGE",
             f"--undo takes the names of servers that pinwarden {command} edited: {', '.join(edited)[:400]}; it did not "
             f"edit {unknown[:120]!a}",
-            hint=f"To undo the edits of all of them: pinwarden {command} --undo",
+            hint=f"Run: pinwarden {command} {shlex.quote(next(iter(edited)))} --undo"
+            if command in ENTRY_COMMANDS
+            else f"To undo the edits of all of them: pinwarden {command} --undo",
         )
     return UndoPlan(project=project, undone=tuple(undone), edits=contents.list_edits(), kept=tuple(kept))
 
@@ -193,7 +197,7 @@ def _write_at_once(edits: EditSet) -> None:
     for lock in edits.locks:
         lock_store.replace_bytes(lock.path, lock.before, lock.after, lock.new_files)
     for file in edits.files:
-        write_atomically(file.path, file.after)
+        restore_file(file.path, file.after)
 
 
 class _Restore:
@@ -221,13 +225,11 @@ class _Restore:
                 self._restore_lock(lock.file.path, (), is_whole=True)
         return undone
 
-    def list_edited(self) -> dict[Path, bytes]:
+    def list_edited(self) -> dict[Path, bytes | None]:
         """Return the files and locks that nothing else changed since the edit, with their content after the undo."""
         locks = {lock.file.path for lock in self._backup.locks}
         return {
-            file.path: (self._contents.read_lock(file.path) or b"")
-            if file.path in locks
-            else self._contents.read_file(file.path)
+            file.path: (self._contents.read_lock if file.path in locks else self._contents.read_file)(file.path)
             for file in self._unchanged
         }
 
@@ -236,19 +238,22 @@ class _Restore:
             current = self._contents.read_file(file.path)
         except PinwardenError as err:
             return [UndoneServer(edited=server, how=LOCK_ONLY, reason=err.message) for server in servers]
-        digest = Digest.of_bytes(current)
-        if digest == file.before:
+        if _is_copied(current, file.before):
             return [UndoneServer(edited=server, how=EXACT) for server in servers]
-        if digest == file.after:
+        is_unchanged = _is_copied(current, file.after)
+        if is_unchanged:
             self._unchanged.append(file)
+        elif current is None:
+            reason = f"{file.path.name} does not exist any more"
+            return [UndoneServer(edited=server, how=LOCK_ONLY, reason=reason) for server in servers]
         is_whole = len(servers) == sum(server.path == file.path for server in self._backup.servers)
         refused = [server for server in servers if self._find_problem(server)]
         newer = any(self._find_newer(server) is not None for server in servers)
-        if digest == file.after and is_whole and not newer and not refused:
+        if is_unchanged and is_whole and not newer and not refused:
             self._contents.write_file(file.path, self._backup.read_before(file))
             return [UndoneServer(edited=server, how=EXACT) for server in servers]
         reason = "a newer release was locked in the meantime" if newer else ""
-        if digest != file.after:
+        if not is_unchanged:
             reason = "its client changed the file in the meantime"
         return [self._edit_in_place(file, server, reason) for server in servers]
 
@@ -268,10 +273,11 @@ class _Restore:
 
     def _find_problem(self, server: BackupServer) -> str:
         """Return why the edit of a server must stay; empty if it can be undone."""
-        if self._backup.command != "update" or not self._backup.complete:
+        if self._backup.command not in ("update", *ENTRY_COMMANDS) or not self._backup.complete:
             return ""
         before, after, now = self._find_lock_entries(server)
-        return "" if now in (after, before) else "it was approved, enforced or locked again since the update"
+        changed = "it was approved, enforced or locked again since"
+        return "" if now in (after, before) else f"{changed} the {self._backup.command}"
 
     def _find_newer(self, server: BackupServer) -> Sequence[str] | None:
         if self._backup.command != "enforce":
@@ -291,24 +297,27 @@ class _Restore:
     def _restore_lock(self, path: Path, servers: Sequence[BackupServer], *, is_whole: bool) -> None:
         """Restore the lock entries of servers. With ``is_whole``, a lock without later changes is restored exactly."""
         data, lock = self._contents.read_lock(path), self._locks.get(path)
-        if data is None:
-            return
-        if lock is not None and Digest.of_bytes(data) == lock.file.after:
+        if lock is not None and _is_copied(data, lock.file.after):
             self._unchanged.append(lock.file)
-        if lock is not None and is_whole and Digest.of_bytes(data) == lock.file.after:
-            self._contents.write_lock(path, self._backup.read_before(lock.file), self._backup.read_lock_files(lock))
-            return
-        if lock is not None and Digest.of_bytes(data) == lock.file.before:
+            if is_whole:
+                self._contents.write_lock(path, self._backup.read_before(lock.file), self._backup.read_lock_files(lock))
+                return
+        if data is None or (lock is not None and _is_copied(data, lock.file.before)):
             return
         current = lockfile.parse(data)
         entries = [entry for server in servers if (entry := self._restore_lock_entry(server)) is not None]
         restored = put_entries(current, entries, current.updated_at or "")
+        added = [server.key for server in servers if self._is_added(server)]
+        if added:
+            restored = remove_entries(restored, added, current.updated_at or "")
         if restored is not current:
             files = self._backup.read_lock_files(lock) if lock is not None and self._backup.command != "enforce" else {}
             self._contents.write_lock(path, lockfile.to_bytes(restored), _select_files(restored, files))
 
     def _restore_lock_entry(self, server: BackupServer) -> Entry | None:
         before, after, now = self._find_lock_entries(server)
+        if self._backup.command in ENTRY_COMMANDS:
+            return before if now == after else None
         if now is None:
             return None
         if self._backup.command == "enforce":
@@ -323,6 +332,17 @@ class _Restore:
             find_server(self._backup.read_after(file), server),
             find_server(self._contents.read_file(file.path), server),
         )
+
+    def _is_added(self, server: BackupServer) -> bool:
+        """Whether the edit added the lock entry of a server, which is still as it was added."""
+        before, after, now = self._find_lock_entries(server)
+        added = self._backup.command in ENTRY_COMMANDS and before is None and after is not None
+        return added and server.lock in self._locks and now == after
+
+
+def _is_copied(data: bytes | None, copy: FileCopy | None) -> bool:
+    """Whether a file is as it was when it was copied. None: there is no file, and there was none."""
+    return data is None if copy is None else copy.is_of(data)
 
 
 def _select_files(lock: Lock, files: dict[str, bytes]) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from pinwarden.clients.command_line import parse_locked_start
 from pinwarden.clients.config import ConfiguredServer, read_config
 from pinwarden.clients.documents import build_config
 from pinwarden.clients.entry_edit import replace_command
-from pinwarden.clients.files import edit_entry, edit_word
+from pinwarden.clients.files import edit_entry, edit_word, put_entry, remove_entry
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -28,6 +28,8 @@ from pinwarden.system.target import StdioTarget
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
 
+ENTRY_COMMANDS = ("add", "install", "remove")
+"""The commands that add and remove entries. The others edit an entry that stays."""
 EXACT, IN_PLACE, LOCK_ONLY, NOT_UNDONE = "restored", "edited", "lock only", "not undone"
 
 
@@ -50,8 +52,10 @@ class EntryVersions(Record):
     now: ConfiguredServer | None
 
 
-def find_server(data: bytes, wanted: BackupServer) -> ConfiguredServer | None:
+def find_server(data: bytes | None, wanted: BackupServer) -> ConfiguredServer | None:
     """Find a server in the bytes of its client's file; None if they do not have it."""
+    if data is None:
+        return None
     client = get_client(wanted.client)
     found: list[ConfiguredServer] = []
     for location in client.locations:
@@ -65,15 +69,17 @@ def find_server(data: bytes, wanted: BackupServer) -> ConfiguredServer | None:
 
 
 def restore_entry(
-    backup: Backup, server: BackupServer, versions: EntryVersions, data: bytes, newer: Sequence[str] | None
-) -> tuple[UndoneServer, bytes]:
+    backup: Backup, server: BackupServer, versions: EntryVersions, data: bytes | None, newer: Sequence[str] | None
+) -> tuple[UndoneServer, bytes | None]:
     """Restore the entry of a server in the bytes of its client's file. Everything else in the file stays.
 
     ``newer`` is the command of a release that was locked after the edit.
     """
     name = Path(str(server.path)).name
     before, now = versions.before, versions.now
-    if now is None or before is None:
+    if backup.command in ENTRY_COMMANDS:
+        return _restore_presence(server, versions, data)
+    if now is None or before is None or data is None:
         return UndoneServer(edited=server, how=LOCK_ONLY, reason=f"{name} no longer has it"), data
     starts_through_run = isinstance(now.target, StdioTarget) and parse_locked_start(now.target.command) is not None
     if backup.command == "enforce":
@@ -93,6 +99,24 @@ def restore_entry(
         reason = f"its command in {name} was changed in the meantime"
         return UndoneServer(edited=server, how=NOT_UNDONE, reason=reason), data
     return UndoneServer(edited=server, how=IN_PLACE), _replace_release(data, now, before)
+
+
+def _restore_presence(
+    server: BackupServer, versions: EntryVersions, data: bytes | None
+) -> tuple[UndoneServer, bytes | None]:
+    """Remove the entry that an edit added, or add the one that it removed, if the file has it as after the edit."""
+    path = Path(str(server.path))
+    servers = (versions.before, versions.after, versions.now)
+    before, after, now = (None if known is None else known.entry for known in servers)
+    if now == before:
+        return UndoneServer(edited=server, how=EXACT), data
+    if now != after:
+        reason = f"it was changed in {path.name} in the meantime"
+        return UndoneServer(edited=server, how=NOT_UNDONE, reason=reason), data
+    if before is None:
+        return UndoneServer(edited=server, how=IN_PLACE), remove_entry(data, path, server.client, server.name)
+    fragment = build_config(get_client(server.client), server.name, before)
+    return UndoneServer(edited=server, how=IN_PLACE), put_entry(data, path, server.client, server.name, fragment)
 
 
 def find_newer_launch(before: Entry | None, now: Entry | None) -> Sequence[str] | None:

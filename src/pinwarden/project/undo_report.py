@@ -1,4 +1,4 @@
-"""The report of ``enforce --undo``, ``pin --undo`` and ``update --undo``."""
+"""The report of ``--undo``."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def build_undo_report(plan: UndoPlan, command: EditCommand, *, written: bool) ->
 def _describe_lock_edit(plan: UndoPlan, edit: LockEdit) -> dict[str, Any]:
     """Return which lock is edited, and which files next to it are removed and written."""
     before, after = (
-        {pin.path for _, _, pin in list_file_pins(lockfile.parse(data))} for data in (edit.before, edit.after)
+        set() if data is None else {pin.path for _, _, pin in list_file_pins(lockfile.parse(data))}
+        for data in (edit.before, edit.after)
     )
     folder = edit.path.parent
     return {

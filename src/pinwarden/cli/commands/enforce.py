@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope
+from pinwarden.cli.project_arguments import add_project_arguments, add_undo_argument, names_by_scope
 from pinwarden.cli.server_arguments import probe_seconds
-from pinwarden.cli.undo import add_undo_argument, undo
+from pinwarden.cli.undo import undo
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.text import plural
@@ -60,7 +60,7 @@ def enforce(args: Namespace) -> int:
       pinwarden enforce --undo --yes
     """
     if args.undo:
-        return undo(args, "enforce")
+        return undo(args, "enforce", args.server)
     from pinwarden.project.enforce import apply_enforcement, build_enforcement_report, plan_enforcement
 
     plan = plan_enforcement(names_by_scope(args, args.server), recover=not args.dry_run)

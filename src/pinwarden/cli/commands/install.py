@@ -12,11 +12,13 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
     add_project_arguments,
+    add_undo_arguments,
     add_warnings_argument,
     approver_from,
     find_project_to_extend,
     get_client_scope,
     list_client_ids,
+    roll_back_interrupted_edits,
 )
 from pinwarden.core.errors import PinwardenError
 
@@ -65,6 +67,7 @@ def _configure_install(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-private", action="store_true", help="with --image: allow an image registry at a private address"
     )
+    add_undo_arguments(parser, "install")
     add_location_arguments(parser)
     add_permission_arguments(parser)
     add_project_arguments(parser)
@@ -86,11 +89,22 @@ def install(args: Namespace) -> int:
 
     Text that pinwarden scan warns about is shown and refused, unless you give --approve-warnings.
 
+    With --client, the lock and all clients' files are written, or none of them. Every file is backed up; --undo shows
+    what it would restore and asks.
+
     Examples:
       pinwarden install acme.notes --registry export
     """
+    if args.undo:
+        from pinwarden.cli.undo import undo
+
+        return undo(args, "install", (args.tool.partition("@")[0],))
     if args.image:
         return _install_image(args)
+    return _install_bundle(args)
+
+
+def _install_bundle(args: Namespace) -> int:
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.bundle_arguments import (
@@ -119,6 +133,7 @@ def install(args: Namespace) -> int:
         trusted=trusted,
         now=wall_clock(),
     )
+    roll_back_interrupted_edits([project])
     if is_locked_without_bundle(project, tool):
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
     location = find_registry_location(args, trusted)

@@ -21,6 +21,8 @@ from pinwarden.cli.project_arguments import (
     add_offline_argument,
     add_project_arguments,
     add_release_arguments,
+    add_undo_argument,
+    add_undo_arguments,
     add_warnings_argument,
     approver_from,
     find_project_to_extend,
@@ -28,9 +30,10 @@ from pinwarden.cli.project_arguments import (
     list_client_ids,
     names_by_scope,
     project_from,
+    roll_back_interrupted_edits,
 )
 from pinwarden.cli.server_arguments import add_probe_arguments
-from pinwarden.cli.undo import add_undo_argument, undo
+from pinwarden.cli.undo import undo
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 
 if TYPE_CHECKING:
@@ -103,22 +106,30 @@ def _configure_add(parser: ArgumentParser) -> None:
         action="store_true",
         help="also pin the bytes, and make clients start the server through pinwarden run",
     )
+    add_undo_arguments(parser, "add")
 
 
 @command(_configure_add)
 def add(args: Namespace) -> int:
-    """Lock a server from an MCP registry, then write the locked configuration into the files of its clients.
+    """Lock a server from an MCP registry, and write the locked configuration into the files of its clients.
+
+    Pinwarden writes the lock and all files, or none of them. Every file is backed up; --undo shows what it would
+    restore and asks.
 
     Examples:
       pinwarden add io.github.acme/notes
       pinwarden add io.github.acme/notes --client cursor --client vscode
+      pinwarden add io.github.acme/notes --undo --yes
     """
+    if args.undo:
+        return undo(args, "add", (args.server,))
     from pinwarden.core.record import replace
     from pinwarden.project.approval_candidate import describe_command_approval
     from pinwarden.project.client_install import add_server
     from pinwarden.project.project import load_policies
 
     project, request = find_project_to_extend(args), _build_lock_request(args)
+    roll_back_interrupted_edits([project])
     with _open_fetch_context_if_verifying(args, project) as context:
         lock_options = replace(_build_lock_options(args, describe_command_approval("add")), fetch_context=context)
         report = add_server(project, request, load_policies(project), lock_options)
@@ -136,6 +147,7 @@ def _configure_remove(parser: ArgumentParser) -> None:
         help=f"remove the server only for this client: {list_client_ids()}; repeatable",
     )
     parser.add_argument("--keep-config", action="store_true", help="do not change client configurations")
+    add_undo_arguments(parser, "remove")
     add_project_arguments(parser)
     add_format_argument(parser)
 
@@ -147,10 +159,16 @@ def remove(args: Namespace) -> int:
     The name of a skill, or of a bundle of skills, removes it from the lock. Folders that were installed from a bundle
     are removed too, if they are as they were installed.
 
+    Pinwarden writes the lock and all clients' files, or none of them. If it edits a client's file, it backs up all of
+    them; --undo shows what it would restore and asks.
+
     Examples:
       pinwarden remove notes --keep-config
       pinwarden remove notes
+      pinwarden remove notes --undo --yes
     """
+    if args.undo:
+        return undo(args, "remove", (args.server,))
     from pinwarden.install.skill_removal import find_locked_skills, remove_skills
     from pinwarden.project.client_install import remove_server
     from pinwarden.system.clock import now
@@ -160,6 +178,7 @@ def remove(args: Namespace) -> int:
         if args.client:
             raise PinwardenError("USAGE", f"{args.server[:120]!a} is a skill, which is removed for all clients")
         return emit(remove_skills(project, args.server, now(), keep_folders=args.keep_config), args.format)
+    roll_back_interrupted_edits([project])
     report = remove_server(project, args.server, args.client, now(), keep_config=args.keep_config)
     return emit(report, args.format)
 
@@ -213,7 +232,7 @@ def update(args: Namespace) -> int:
       pinwarden update notes --undo --yes
     """
     if args.undo:
-        return undo(args, "update")
+        return undo(args, "update", args.server)
     from pinwarden.cli.guided_update import is_guided
     from pinwarden.project.api_surfaces import add_to_report, record_api_surfaces
     from pinwarden.project.approval_candidate import CONFIRMED_WITH_YES

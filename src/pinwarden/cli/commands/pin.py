@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.commands import command
 from pinwarden.cli.fetch_arguments import add_network_arguments, open_fetch_context, read_network_options
 from pinwarden.cli.output import add_format_argument, emit
-from pinwarden.cli.project_arguments import add_project_arguments, names_by_scope
+from pinwarden.cli.project_arguments import (
+    add_project_arguments,
+    add_undo_argument,
+    names_by_scope,
+    roll_back_interrupted_edits,
+)
 from pinwarden.cli.questions import ask, can_ask
-from pinwarden.cli.undo import add_undo_argument, undo
+from pinwarden.cli.undo import undo
 
 if TYPE_CHECKING:
     from pinwarden.project.pin import PinPlan
@@ -45,7 +50,7 @@ def pin(args: Namespace) -> int:
       pinwarden pin --undo --yes
     """
     if args.undo:
-        return undo(args, "pin")
+        return undo(args, "pin", args.server)
     from pinwarden.core.record import replace
     from pinwarden.project.pin import build_pin_report, write_pins
 
@@ -66,17 +71,14 @@ def pin(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> list[PinPlan]:
-    from pinwarden.cli.streams import print_notice
     from pinwarden.project.floating_releases import ReleaseResolver
     from pinwarden.project.pin import plan_pins
-    from pinwarden.project.undo_edits import recover_interrupted
 
     scopes = names_by_scope(args, args.server)
     if not scopes:
         return []
     if not args.dry_run:
-        for note in recover_interrupted([project for project, _ in scopes]):
-            print_notice(note)
+        roll_back_interrupted_edits([project for project, _ in scopes])
     with ExitStack() as stack:
         context = stack.enter_context(
             open_fetch_context(read_network_options(args), scopes[0][0], "looking up releases")
