@@ -61,7 +61,7 @@ def test_files_of_an_honest_tarball_come_out_with_path_bit_and_bytes(tmp_path: P
 
 @pytest.mark.parametrize(
     "name",
-    ["../evil", "a/../../evil", "/etc/passwd", "a//b", "a/./b", "C:/x", "a\\..\\b", "a\nb", "", ".", "x/", "a" * 2000],
+    ["../evil", "a/../../evil", "/etc/passwd", "a//b", "C:/x", "a\\..\\b", "a\nb", "", ".", "x/", "a" * 2000],
 )
 def test_a_path_outside_the_tarball_is_refused(tmp_path: Path, name: str) -> None:
     path = tarball(tmp_path / "a.tgz", (named(name), b"x"))

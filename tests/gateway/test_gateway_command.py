@@ -417,8 +417,8 @@ def test_attack_header_injection_through_a_variable_is_rejected_and_other_server
     with turning_http(HONEST) as world:
         far = {"type": "http", "url": world.url}
         project.lock({"team": {**far, "headers": {"X-Team": "${TEAM}"}}, "far": far})
-    code, facts, _ = check(project, "--pass-env", "TEAM")
-    assert (code, sorted(facts["servers"]), facts["not_served"]) == (0, ["far", "team"], {})
+    code, facts, err = check(project, "--pass-env", "TEAM")
+    assert (code, sorted(facts["servers"]), facts["not_served"]) == (0, ["far", "team"], {}), err
     project.environment["TEAM"] = value
     code, facts, err = check(project, "--pass-env", "TEAM")
     why = "the header X-Team contains line ends, control characters or characters outside Latin-1 [TARGET_INVALID]"

@@ -222,7 +222,7 @@ def gateway(args: Namespace) -> int:
 
         def announce_start(host: str, port: int, locked: LockedUpstreams) -> None:
             nonlocal complete
-            complete = not locked.problems and not server.unreadable
+            complete = not locked.problems and not server.unreadable - set(locked.unapproved)
             progress.close()
             _announce(args.format, f"{'https' if args.tls_cert else 'http'}://{bracket_ipv6(host)}:{port}", locked)
             if token and not args.check:
