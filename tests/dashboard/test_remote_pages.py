@@ -113,6 +113,9 @@ def test_attack_a_connection_belongs_to_one_browser_and_works_once(
     back = known.server.log_in(url, "carol")
     _, other = begin(victim)
     assert come_back(victim, back, "").status == 403
+    url_of_another_issuer, third = begin(attacker)
+    elsewhere = known.server.log_in(url_of_another_issuer, "carol").replace("/callback", "/callback/0123456789abcdef")
+    assert come_back(attacker, elsewhere, third).status == 403, "mix-up: the redirect URI of another issuer"
     assert come_back(victim, back, other).status == 422, "the state of another connection"
     assert come_back(victim, back, other).status == 403, "it worked once"
     assert list_grants(world.state.grants_database) == []

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 import pytest
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.identity.loopback import LoopbackRedirect
 from pinwarden.identity.remote_flow import ConnectRequest, RemoteFlow
 from pinwarden.identity.remote_settings import RemoteSettings, parse_remotes
 from tests.identity.issuer_server import METADATA, IssuerServer, issuer_server
@@ -211,7 +217,8 @@ def test_a_client_metadata_document_needs_an_issuer_that_reads_it(server: Issuer
     document = RemoteSettings(client_id="https://gw.example.com/client.json")
     assert refused(server, document) == ("REMOTE_REFUSED", "client")
     server.publish(jwks_uri=None, client_id_metadata_document_supported=True)
-    assert begin(server, document)[0].client.credentials.client_id == "https://gw.example.com/client.json"
+    trusted = settings(server, client_id=document.client_id)
+    assert begin(server, trusted)[0].client.credentials.client_id == "https://gw.example.com/client.json"
 
 
 def finish(server: IssuerServer, request: ConnectRequest, query: str, now: float = 1010.0) -> Any:
@@ -239,6 +246,42 @@ def test_attack_mix_up_and_forged_responses_are_refused(server: IssuerServer, qu
         finish(server, request, query.format(state=request.state, url=server.url))
     assert (caught.value.code, caught.value.data["reason"]) == ("REMOTE_REFUSED", reason)
     assert server.requests["/token"] == 0
+
+
+def test_attack_mix_up_an_issuer_that_a_server_names_has_a_redirect_uri_of_its_own(server: IssuerServer) -> None:
+    """It could forward the browser to another issuer with Pinwarden's known client, and get the code."""
+    server.publish(jwks_uri=None, registration_endpoint=f"{server.url}/register")
+    server.answers["/register"] = {"client_id": "desk"}  # the client at the other issuer
+    request, url = begin(server, RemoteSettings(allow_registration=True))
+    (sent,) = parse_qs(urlsplit(url).query)["redirect_uri"]
+    assert sent == request.redirect_uri
+    assert re.fullmatch(rf"{REDIRECT}/[0-9a-f]{{16}}", sent)
+    assert begin(server, settings(server, client_id="", allow_registration=True))[0].redirect_uri == REDIRECT
+    document = RemoteSettings(client_id="https://pinwarden.example/client.json")
+    server.publish(jwks_uri=None, client_id_metadata_document_supported=True)
+    assert refused(server, document) == ("REMOTE_REFUSED", "issuer")
+    named = {"authorization_response_iss_parameter_supported": True}
+    server.publish(jwks_uri=None, client_id_metadata_document_supported=True, **named)
+    assert begin(server, document)[0].redirect_uri == REDIRECT
+
+
+def test_attack_mix_up_a_response_at_another_redirect_uri_is_not_taken() -> None:
+    with LoopbackRedirect() as redirect:
+        own = f"{redirect.uri}/0123456789abcdef"
+        statuses: list[int] = []
+
+        def ask() -> None:
+            for uri in (redirect.uri, own):
+                with suppress(HTTPError), urlopen(f"{uri}?code={len(statuses)}") as response:
+                    statuses.append(response.status)
+                    continue
+                statuses.append(404)
+
+        thread = Thread(target=ask)
+        thread.start()
+        assert redirect.wait(lambda _: True, 30.0, own) == "code=1"
+        thread.join()
+    assert statuses == [404, 200]
 
 
 def test_a_connection_that_took_too_long_is_refused(server: IssuerServer) -> None:

@@ -137,8 +137,8 @@ class DashboardApp:
                 return await self._respond_to_sign_in(request)
             if path in (_LOGIN, CALLBACK) and request.method == "GET":
                 return await self._log_in(request, path)
-            if path == CONNECT_CALLBACK and request.method == "GET":
-                return await self._finish_connecting(request)
+            if f"{path}/".startswith(f"{CONNECT_CALLBACK}/") and request.method == "GET":
+                return await self._finish_connecting(request, path)
             session = self._find_session(request)
             inner = self._find_inner_path(path)
             if inner is not None and _is_api(inner):
@@ -229,12 +229,12 @@ class DashboardApp:
         response.headers.append("set-cookie", self._site.build_connect_cookie(key))
         return response
 
-    async def _finish_connecting(self, request: Request) -> Response:
+    async def _finish_connecting(self, request: Request, path: str) -> Response:
         """Store the grant of a person whom an issuer sends back. Such a request has no cookie of the session."""
         if self._remotes is None:
             raise PinwardenError("PAGE_NOT_FOUND", "there is no page at this address")
         key = self._read_cookie(request, self._site.connect_cookie_name)
-        finish = partial(self._remotes.finish, key, request.url.query, self._sessions.is_open)
+        finish = partial(self._remotes.finish, key, path, request.url.query, self._sessions.is_open)
         grant = await self._run(finish)
         values = {"server": grant.server, "home": f"{self._site.base}/remotes/"}
         response = await self._build_page(

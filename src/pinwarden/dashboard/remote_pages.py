@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pinwarden.identity.remote_tokens import PendingGrant, RemoteTarget
 
 CONNECT_CALLBACK = "callback"
-"""The path to which issuers send browsers back. For a dashboard on this machine, it is that of ``remote connect``."""
+"""The path to which issuers send browsers back, or its beginning. On this machine, ``remote connect`` has the same."""
 _SECONDS = 600.0
 _MAX_BEGUN = 1000
 _MAX_QUERY = 16 * 1024
@@ -81,13 +81,19 @@ class RemoteConnections:
         values: Values = {"pending": pending, "url": url, "shared": target.settings.account == "shared"}
         return key, PageContent(template="remote_connect.html", values=values)
 
-    def finish(self, key: str, query: str, is_open: Callable[[str], bool]) -> Grant:
-        """Store the grant, by the cookie and the query with which the issuer sent the browser back."""
+    def finish(self, key: str, path: str, query: str, is_open: Callable[[str], bool]) -> Grant:
+        """Store the grant, by the cookie, and the path and query with which the issuer sent the browser back."""
         from pinwarden.gateway.remote_grants import finish_connecting, open_remote_tokens
 
         with self._lock:
             begun = self._begun.pop(key, None)  # first, so that it works once
-        if begun is None or not is_open(begun.cookie) or len(query) > _MAX_QUERY:
+        arrived_at = f"{self._redirect_uri}{path.removeprefix(CONNECT_CALLBACK)}"
+        if (
+            begun is None
+            or begun.pending.request.redirect_uri != arrived_at
+            or not is_open(begun.cookie)
+            or len(query) > _MAX_QUERY
+        ):
             raise PinwardenError(
                 "LOGIN_REFUSED", "this browser began no connection here", hint="Begin again on the page Remotes."
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.identity.code_flow import MAX_QUERY_LENGTH, login_error
@@ -38,13 +39,14 @@ class LoopbackRedirect:
     ) -> None:
         self._server.server_close()
 
-    def wait(self, belongs: Callable[[str], bool], seconds: float) -> str:
-        """Return the query of the first redirect for which ``belongs`` is true.
+    def wait(self, belongs: Callable[[str], bool], seconds: float, uri: str = "") -> str:
+        """Return the query of the first redirect for which ``belongs`` is true. ``uri`` may be below `uri`.
 
         Other requests are refused: any program and web page can send requests to this port.
         """
         server = self._server
         server.belongs = belongs
+        server.path = urlsplit(uri or self.uri).path
         end = time.monotonic() + seconds
         while server.query is None:
             server.timeout = end - time.monotonic()
@@ -57,6 +59,7 @@ class LoopbackRedirect:
 class _Server(HTTPServer):
     allow_reuse_address = False
     query: str | None = None
+    path = _PATH
     belongs: Callable[[str], bool] = staticmethod(lambda _: False)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -72,11 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         own_host = self.headers.get("host") == f"127.0.0.1:{self.server.server_port}"
-        if path == _PATH and own_host and len(query) <= MAX_QUERY_LENGTH and self.server.belongs(query):
+        if path == self.server.path and own_host and len(query) <= MAX_QUERY_LENGTH and self.server.belongs(query):
             self.server.query = query
             self._respond(200, _DONE)
         else:
-            self._respond(400 if path == _PATH else 404, _NOT_DONE)
+            self._respond(400 if path == self.server.path else 404, _NOT_DONE)
 
     def _respond(self, status: int, text: str) -> None:
         body = _PAGE.format(text=text).encode()

@@ -16,6 +16,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +125,16 @@ class RemoteFlow:
     ) -> tuple[ConnectRequest, str]:
         """Begin to connect. Returns what to keep, and the URL to send the browser to.
 
-        ``scopes`` are requested in addition, such as those of an earlier connection and of a refused call. With
-        ``may_register``, Pinwarden registers itself at an issuer that does not know it.
+        The redirect URI in the `ConnectRequest` can be below ``redirect_uri``. The caller must compare it with the
+        address at which the response arrives. ``scopes`` are requested in addition, such as those of an earlier
+        connection and of a refused call. With ``may_register``, Pinwarden registers itself at an issuer that does not
+        know it.
         """
         with self._translate_errors():
             metadata, found = self._find_issuer()
+            if self._settings.has_metadata_document and not metadata.reads_client_documents:
+                raise refusal("client", f"{metadata.issuer} does not read client metadata documents")
+            redirect_uri = self._choose_redirect(redirect_uri, metadata)
             wanted = _join_scopes(self._choose_scopes(found, metadata), scopes)
             credentials = self._choose_client(
                 metadata, redirect_uri, may_register=may_register or self._settings.allow_registration
@@ -252,10 +258,24 @@ class RemoteFlow:
         scopes = () if found is None else found.scopes
         return _join_scopes(scopes, (_OFFLINE,) if _OFFLINE in metadata.scopes else ())
 
+    def _choose_redirect(self, redirect_uri: str, metadata: IssuerMetadata) -> str:
+        """Return the redirect URI for an issuer. A response at another one is from another issuer.
+
+        An issuer that a server named could forward the browser to another issuer, and get its code (RFC 9700, section
+        4.4). The address must therefore be its own, or its responses must name it.
+        """
+        if self._settings.issuer or (self._settings.has_metadata_document and metadata.sends_issuer):
+            return redirect_uri
+        if self._settings.has_metadata_document:
+            raise refusal(
+                "issuer",
+                f"{metadata.issuer} does not name itself in its responses, so they could be another issuer's",
+                hint="If you trust it, state it as issuer in [remotes.NAME] of pinwarden.toml.",
+            )
+        return f"{redirect_uri}/{sha256(metadata.issuer.encode()).hexdigest()[:16]}"
+
     def _choose_client(self, metadata: IssuerMetadata, redirect_uri: str, *, may_register: bool) -> ClientCredentials:
         settings = self._settings
-        if settings.has_metadata_document and not metadata.reads_client_documents:
-            raise refusal("client", f"{metadata.issuer} does not read client metadata documents")
         if settings.client_id:
             return ClientCredentials(client_id=settings.client_id, client_secret=settings.client_secret)
         if not metadata.registration_endpoint:

@@ -94,7 +94,8 @@ def remote_connect(args: Namespace) -> int:
             import webbrowser
 
             webbrowser.open(url)
-        query = redirect.wait(lambda query: belongs_to_login(query, pending.request.state), LOGIN_SECONDS)
+        begun = pending.request
+        query = redirect.wait(lambda query: belongs_to_login(query, begun.state), LOGIN_SECONDS, begun.redirect_uri)
         grant = finish_connecting(state, tokens, pending, query, person.by)
     return emit(report_connected(grant), args.format)
 
