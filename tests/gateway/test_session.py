@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pinwarden.core.digest import tool_digest
-from pinwarden.gateway.guard import SessionLimits
+from pinwarden.gateway.guard import SessionClient, SessionLimits
 from tests.gateway.session_harness import (
     DELETE,
     POISONED,
@@ -736,3 +736,14 @@ class TestArguments:
         harness.open()
         harness.request("tools/call", {"name": "missing", "arguments": {"path": "/etc"}})
         assert [fact.arguments for fact in harness.events if fact.kind == "blocked"] == [b'{"path":"/etc"}']
+
+
+def test_a_client_without_a_token_chooses_its_name_and_a_token_is_not_renamed() -> None:
+    anonymous, holder = SessionClient(teams=("a",)), SessionClient(name="ada", has_token=True)
+    assert holder.with_client_info({"name": "grace"}) is holder
+    infos: list[Any] = [None, [], "grace", {}, {"name": 1}]
+    for info in infos:
+        assert anonymous.with_client_info(info) is anonymous
+    named = anonymous.with_client_info({"name": "g" * 1000})
+    assert (named.name, named.teams, named.audit_members()) == ("g" * 200, ("a",), {"client": "g" * 200})
+    assert named.with_client_info({"name": "g" * 300}) is named

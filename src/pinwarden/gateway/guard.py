@@ -71,6 +71,7 @@ class SessionLimits(Record):
 
 
 DEFAULT_SESSION_LIMITS = SessionLimits()
+_MAX_NAME = 200  # characters of a name that the client chose
 
 
 class SessionClient(Record):
@@ -87,6 +88,17 @@ class SessionClient(Record):
     def owner(self) -> str:
         """The name that identifies the client as the owner of tasks; empty without a token."""
         return self.name if self.has_token else ""
+
+    def with_client_info(self, client_info: Any) -> SessionClient:
+        """Return the client with the facts of its ``clientInfo``. A name in its token stays."""
+        name = client_info.get("name") if isinstance(client_info, dict) else None
+        if self.has_token or not isinstance(name, str) or name[:_MAX_NAME] == self.name:
+            return self
+        return replace(self, name=name[:_MAX_NAME])
+
+    def audit_members(self) -> dict[str, Any]:
+        """Return the members about the client that every audit event of its session has."""
+        return {"client": self.name}
 
 
 class ApprovedSource(Protocol):

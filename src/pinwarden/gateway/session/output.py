@@ -240,7 +240,7 @@ class SessionAudit:
     def _build(self, kind: str, **members: Any) -> AuditEvent:
         """Return an event with the members that all events of the session share."""
         return AuditEvent(
-            kind=kind, server=self._guard.server, client=self.client.name, session=self._session, **members
+            kind=kind, server=self._guard.server, session=self._session, **self.client.audit_members(), **members
         )
 
     def forget_recorded(self) -> None:

@@ -28,7 +28,6 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import split_array
-from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.guard import Guard, SessionClient
 from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts, take_off_fast_path
@@ -400,12 +399,11 @@ class Session:
         elif not self._server.version and (meta := read_stateless_meta(params)) is not None:
             self._lists.set_client_meta(meta)
             client_info = meta.get(CLIENT_META)
-        client = self._audit.client
-        if client.has_token or not isinstance(client_info, dict) or not isinstance(client_info.get("name"), str):
+        if client_info is None:
             return
-        name = client_info["name"][:200]
-        if name != client.name:
-            self._audit.client = replace(client, name=name)
+        client = self._audit.client.with_client_info(client_info)
+        if client is not self._audit.client:
+            self._audit.client = client
             self._lists.invalidate()  # the policy may have rules for this client
             self._server.invalidate()
 
