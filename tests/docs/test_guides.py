@@ -168,7 +168,7 @@ def _run(command: str, project: Path, environment: dict[str, str]) -> str:
 def test_the_guide_quotes_the_checks_of_install_as_they_are_printed() -> None:
     checks = {
         **{str(step.number): step.check for step in acceptance.STEPS},
-        str(acceptance.ACCEPTED): decision.ACCEPTED_CHECK,
+        str(acceptance.LAST_STEP): decision.ACCEPTED_CHECK,
     }
     added = (decision.LOG_CHECK, decision.BYTES_CHECK)
     quoted = re.findall(

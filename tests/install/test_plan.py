@@ -16,16 +16,19 @@ import zstandard
 from pinwarden.bundle import attestation
 from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle import log_documents as pointer_document
+from pinwarden.bundle.acceptance import FAILED, NOT_REACHED, PASSED
 from pinwarden.bundle.attestation import list_current_attestations
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE, ManifestEntry
 from pinwarden.bundle.document import add_signature, encode_document
 from pinwarden.bundle.trust import InstallerPolicy, TrustStore, revoke_key
 from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, TlogProof, WitnessKey
 from pinwarden.core.tlog import hash_leaf
+from pinwarden.install.decision import InstallChecks, InstallRefusedError
 from pinwarden.registry import registry_documents
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation
@@ -168,6 +171,16 @@ def test_attack_a_swapped_descriptor_is_refused(user: User) -> None:
 def test_attack_a_bundle_of_another_name_is_refused(user: User) -> None:
     smuggle(user.world, bundle(name="acme.other"), tool="acme.notes")
     assert user.code() == "TOOL_NAME_MISMATCH"
+    *steps, check = user.decide().checks
+    assert [(step.step, step.result) for step in steps] == [(number, PASSED) for number in range(1, 9)]
+    assert (check.step, check.result) == (None, FAILED), "the rulebook has no code for this"
+
+
+def test_an_error_without_a_code_of_the_rulebook_before_any_step_passed_fails_the_first_step(user: User) -> None:
+    checks = InstallChecks(user.request())
+    with pytest.raises(InstallRefusedError):
+        checks.fail_step(PinwardenError("DOCUMENT_INVALID", "the pointer is not an object"), 1)
+    assert [check.result for check in checks.results] == [FAILED, *[NOT_REACHED] * 7]
 
 
 # Attacks on attestations

@@ -1,4 +1,6 @@
-"""The nine steps that decide whether a bundle may be installed. `accept` runs them in this order:
+"""The nine steps of the MCP verifier rulebook v0.1.1, which decide whether a bundle may be installed.
+
+`accept` runs them in this order:
 
 1. A trusted registry signed the pointer.
 2. The channel is not legacy, or the installer allows legacy channels.
@@ -513,8 +515,8 @@ STEPS = (
         codes=("POLICY_BLOCKED_NETWORK", "POLICY_BLOCKED_FILESYSTEM", "POLICY_BLOCKED_EXEC"),
     ),
 )
-ACCEPTED = 9
-"""The number of the last step, which is not a check: it records the provenance."""
+LAST_STEP = 9
+"""The number of the step that records the provenance. It is not a check, so it is not in `STEPS`."""
 
 
 class CheckResult(Record):
@@ -535,24 +537,30 @@ class CheckResult(Record):
         return f"{label}  {self.result:11}  {self.check}{detail}"
 
 
-def find_failed_step(rejection: Rejection) -> int:
-    """Return the number of the step that failed; `ACCEPTED` for a code that the rulebook does not define."""
+def find_failed_step(rejection: Rejection) -> int | None:
+    """Return the number of the step that failed; None for a code that the rulebook does not define."""
     if rejection.code in _PARSE_CODES and rejection.why.get("document") == "pointer":
         return 1
     if rejection.code == "POINTER_NOT_FOUND":
         return 1
-    return next((step.number for step in STEPS if rejection.code in step.codes), ACCEPTED)
+    return next((step.number for step in STEPS if rejection.code in step.codes), None)
 
 
 def list_step_results(
-    rejection: Rejection | None, details: dict[int, str], stopped: int | None = None
+    rejection: Rejection | None, details: dict[int, str], failed_step: int | None = None
 ) -> list[CheckResult]:
-    """Return the results of steps 1 to 8. Pass the failed step as ``stopped`` if the code does not identify it."""
-    if stopped is None:
-        stopped = ACCEPTED if rejection is None else find_failed_step(rejection)
+    """Return the results of steps 1 to 8. Pass ``failed_step`` if the code of the rejection does not identify it.
+
+    Codes that the rulebook does not define are reported after step 8, so all steps passed.
+    """
+    if failed_step is None and rejection is not None:
+        failed_step = find_failed_step(rejection)
     results: list[CheckResult] = []
     for step in STEPS:
-        result = PASSED if step.number < stopped else FAILED if step.number == stopped else NOT_REACHED
+        if failed_step is None or step.number < failed_step:
+            result = PASSED
+        else:
+            result = FAILED if step.number == failed_step else NOT_REACHED
         detail = details.get(step.number, "") if result == PASSED else ""
         if result == FAILED and rejection is not None:
             detail = f"{rejection.what} ({rejection.code})"

@@ -68,11 +68,11 @@ class _BundleDownload:
             return self._checks.refuse(refused)
 
     def _download(self) -> AcceptedBundle:
-        submission = self._download_pointer()
-        trusted, pointer, registry = self._verify_pointer(submission)
-        submission = replace(submission, trust=trusted.trust)
-        submission = self._download_documents(submission, pointer, registry)
-        provenance, documents = self._checks.run_acceptance_steps(submission, trusted, registry)
+        acceptance_request = self._download_pointer()
+        trusted, pointer, registry = self._verify_pointer(acceptance_request)
+        acceptance_request = replace(acceptance_request, trust=trusted.trust)
+        acceptance_request = self._download_documents(acceptance_request, pointer, registry)
+        provenance, documents = self._checks.run_acceptance_steps(acceptance_request, trusted, registry)
         version = documents.descriptor.version
         self._checks.check_minimum(version)
         position = self._check_log(provenance, version, registry)
@@ -82,30 +82,34 @@ class _BundleDownload:
         )
 
     def _download_pointer(self) -> AcceptanceRequest:
-        request, log = self._request, self._source.log
+        install_request, log = self._request, self._source.log
         try:
-            pointer = self._source.get_pointer(request.tool, request.channel)
+            pointer = self._source.get_pointer(install_request.tool, install_request.channel)
         except PinwardenError as err:
             error = err
             if err.code == "POINTER_NOT_FOUND" and log is not None and self._may_follow_log:
-                error = self._follower.explain_missing_pointer(err, log, request.trusted, request.tool, request.channel)
+                error = self._follower.explain_missing_pointer(
+                    err, log, install_request.trusted, install_request.tool, install_request.channel
+                )
             self._checks.fail_step(error, error.exit_code, 1)
         return AcceptanceRequest(
             pointer=pointer,
             descriptor=b"",
             manifest=b"",
-            policy=request.policy,
-            trust=request.trusted.trust,
-            now=request.now,
-            tool=request.tool,
-            channel=request.channel,
-            literal=request.literal,
+            policy=install_request.policy,
+            trust=install_request.trusted.trust,
+            now=install_request.now,
+            tool=install_request.tool,
+            channel=install_request.channel,
+            literal=install_request.literal,
         )
 
-    def _verify_pointer(self, submission: AcceptanceRequest) -> tuple[TrustStore, dict[str, Any], TrustedRegistry]:
+    def _verify_pointer(
+        self, acceptance_request: AcceptanceRequest
+    ) -> tuple[TrustStore, dict[str, Any], TrustedRegistry]:
         """Verify the pointer's signature. Returns the keys that are trusted now, the pointer, and its registry."""
         try:
-            trusted, pointer, key_id = self._verify_signature(submission)
+            trusted, pointer, key_id = self._verify_signature(acceptance_request)
         except PinwardenError as err:
             error = err if self._request.trusted.registries else _explain_no_trusted_registry(err)
             self._checks.fail_step(error, EXIT_REFUSED)  # always raises
@@ -114,14 +118,14 @@ class _BundleDownload:
             raise TypeError("the registry that signed the pointer is not in the trust store")
         return trusted, pointer, registry
 
-    def _verify_signature(self, submission: AcceptanceRequest) -> tuple[TrustStore, dict[str, Any], str]:
+    def _verify_signature(self, acceptance_request: AcceptanceRequest) -> tuple[TrustStore, dict[str, Any], str]:
         """Verify the pointer's signature with the trusted keys, or with a new key that the log of a registry names.
 
         Returns the keys that are trusted now, the pointer, and the id of the key that signed it.
         """
         log = self._source.log
         try:
-            return (self._request.trusted, *check_pointer(submission))
+            return (self._request.trusted, *check_pointer(acceptance_request))
         except PinwardenError as err:
             if err.code != "POINTER_SIGNATURE_INVALID" or log is None or not self._may_follow_log:
                 raise
@@ -134,20 +138,22 @@ class _BundleDownload:
                 raise PinwardenError(err.code, message, data={**err.data, "log": why.code}) from why
             if renewed is None:
                 raise
-        return (renewed, *check_pointer(replace(submission, trust=renewed.trust)))
+        return (renewed, *check_pointer(replace(acceptance_request, trust=renewed.trust)))
 
     @property
     def _may_follow_log(self) -> bool:
         return not self._request.literal and bool(self._request.trusted.registries)
 
     def _download_documents(
-        self, submission: AcceptanceRequest, pointer: dict[str, Any], registry: TrustedRegistry
+        self, acceptance_request: AcceptanceRequest, pointer: dict[str, Any], registry: TrustedRegistry
     ) -> AcceptanceRequest:
         try:
             raw = self._source.get_documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
         except PinwardenError as err:
             self._checks.fail_step(err, err.exit_code, 3, {1: describe_registry(registry)})  # always raises
-        return replace(submission, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations)
+        return replace(
+            acceptance_request, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations
+        )
 
     def _check_log(self, provenance: Provenance, version: str, registry: TrustedRegistry) -> LogPosition | None:
         """Check a pointer against the log of its registry.

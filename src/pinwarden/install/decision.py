@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
 from pinwarden.bundle.acceptance import (
     ACCEPT,
-    ACCEPTED,
     FAILED,
+    LAST_STEP,
     PASSED,
     REJECT,
     AcceptanceResult,
@@ -24,6 +24,7 @@ from pinwarden.bundle.acceptance import (
     Rejection,
     accept,
     check_documents,
+    find_failed_step,
     list_step_results,
     provenance_to_json,
     rejection_from_error,
@@ -126,10 +127,10 @@ class InstallChecks:
         self.results: list[CheckResult] = []
 
     def run_acceptance_steps(
-        self, submission: AcceptanceRequest, trusted: TrustStore, registry: TrustedRegistry
+        self, acceptance_request: AcceptanceRequest, trusted: TrustStore, registry: TrustedRegistry
     ) -> tuple[Provenance, BundleDocuments]:
         """Run the nine acceptance steps, and return the provenance and the validated documents."""
-        result = accept(submission)
+        result = accept(acceptance_request)
         self.results += list_step_results(result.rejection, _describe_steps(result, trusted, registry))
         if result.rejection is not None:
             if result.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
@@ -141,7 +142,7 @@ class InstallChecks:
             return result.provenance, result.documents
         # Literal mode accepts documents without validating them; validate them before anything is unpacked.
         with self.fail_check_on_error(BYTES_CHECK):
-            return result.provenance, check_documents(submission.descriptor, submission.manifest)
+            return result.provenance, check_documents(acceptance_request.descriptor, acceptance_request.manifest)
 
     def check_minimum(self, version: str) -> None:
         """Refuse a version that is below the requested minimum or cannot be compared with it."""
@@ -201,7 +202,7 @@ class InstallChecks:
     def accept(self, bundle: AcceptedBundle) -> InstallDecision:
         """Return the decision for a bundle that passed every check."""
         detail = f"{bundle.provenance.tool} {bundle.documents.descriptor.version}: {bundle.provenance.root_cid}"
-        self._add(ACCEPTED, ACCEPTED_CHECK, PASSED, detail)
+        self._add(LAST_STEP, ACCEPTED_CHECK, PASSED, detail)
         return InstallDecision(checks=tuple(self.results), accepted=bundle)
 
     def refuse(self, refused: InstallRefusedError) -> InstallDecision:
@@ -213,10 +214,11 @@ class InstallChecks:
     ) -> NoReturn:
         """Record that an acceptance step failed before all steps could run, and refuse the install: always raises.
 
-        Pass ``step`` if the error code does not identify the step. ``details`` are shown for steps that passed.
+        Pass ``step`` if the error code does not identify the step. A code that the rulebook does not define counts as
+        a failure of step 1. ``details`` are shown for steps that passed.
         """
         refusal = rejection_from_error(err)
-        self.results += list_step_results(refusal, details or {}, step)
+        self.results += list_step_results(refusal, details or {}, step or find_failed_step(refusal) or 1)
         raise InstallRefusedError(refusal, exit_code) from err
 
     @contextmanager

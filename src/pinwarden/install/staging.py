@@ -91,7 +91,7 @@ def stage_bundle(  # noqa: PLR0913
 def published_problem(accepted: AcceptedBundle) -> str:
     """Return why the registry recorded no surface."""
     published = accepted.published
-    return (published.surface_problem if published else None) or "the registry did not record them"
+    return (published.surface_problem if published else None) or "the registry recorded no tools of this version"
 
 
 def _probe_or_reason(
