@@ -20,7 +20,7 @@ from pinwarden.alerts.outbox import RETRY_SECONDS, Outbox, load_alert_schema
 from pinwarden.alerts.sender import AlertSender
 from pinwarden.alerts.sources import AlertSource, AuditFaults, PendingReviews, RefusedPublishes
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.event import SPOOLED, AuditEvent
+from pinwarden.gateway.audit.event import EVENTS_LOST, AuditEvent
 from pinwarden.gateway.state import GatewayState
 from pinwarden.registry.access import add_namespace, add_token, authenticate, record_refusal
 from pinwarden.registry.registry import RegistrySettings, open_registry
@@ -333,7 +333,7 @@ def test_a_damaged_journal_is_an_alert(world: ReviewWorld, receiver: Receiver, o
     sender = make_sender(world, receiver, clock, log, open_alerts)
     sender.run_once()
     with world.state.open_audit_log(gateway="host-1") as audit:
-        audit.record(AuditEvent(kind=SPOOLED, reason="the journal is damaged"))
+        audit.record(AuditEvent(kind=EVENTS_LOST, reason="the journal is damaged"))
     sender.run_once()
     sender.run_once()
     (post,) = receiver.posts

@@ -15,7 +15,7 @@ from pinwarden.artifacts.newest_release import (
 )
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.clients.release_words import ReleaseWord, find_release_word, replace_word
+from pinwarden.clients.package_arguments import PackageArgument, find_package_argument, replace_package_argument
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.target import StdioTarget
 
@@ -82,21 +82,24 @@ def test_attack_a_tag_latest_without_a_release_is_an_error(latest: Any) -> None:
 def test_only_the_word_that_names_the_release_is_replaced(
     command: str, version: str, word: tuple[str, str] | None
 ) -> None:
-    found = find_release_word(StdioTarget(command=tuple(command.split())), version, None)
+    found = find_package_argument(StdioTarget(command=tuple(command.split())), version, None)
     assert (None if found is None else (found.old, found.new)) == word
 
 
-def test_a_word_is_replaced_only_where_the_command_has_it() -> None:
-    first = ReleaseWord(index=1, old="a@1", new="a@2")
-    assert replace_word({"command": "npx", "args": ["a@1", "a@1"]}, first) == {"command": "npx", "args": ["a@2", "a@1"]}
-    assert replace_word({"command": "npx a@1"}, first) is None
-    assert replace_word({"command": "npx", "args": ["b@1"]}, first) is None
-    line = ReleaseWord(index=0, old="npx a@1", new="npx a@2")
-    assert replace_word({"command": "npx a@1"}, line) == {"command": "npx a@2"}
-    assert replace_word({"command": ["npx", "a@1"], "env": {"A": "a@1"}}, first) == {
+def test_an_argument_is_replaced_only_where_the_command_has_it() -> None:
+    first = PackageArgument(index=1, old="a@1", new="a@2")
+    assert replace_package_argument({"command": "npx", "args": ["a@1", "a@1"]}, first) == {
+        "command": "npx",
+        "args": ["a@2", "a@1"],
+    }
+    assert replace_package_argument({"command": "npx a@1"}, first) is None
+    assert replace_package_argument({"command": "npx", "args": ["b@1"]}, first) is None
+    line = PackageArgument(index=0, old="npx a@1", new="npx a@2")
+    assert replace_package_argument({"command": "npx a@1"}, line) == {"command": "npx a@2"}
+    assert replace_package_argument({"command": ["npx", "a@1"], "env": {"A": "a@1"}}, first) == {
         "command": ["npx", "a@2"],
         "env": {"A": "a@1"},
     }
-    assert replace_word({"command": {"path": "npx", "args": ["a@1"]}}, first) == {
+    assert replace_package_argument({"command": {"path": "npx", "args": ["a@1"]}}, first) == {
         "command": {"path": "npx", "args": ["a@2"]}
     }

@@ -16,7 +16,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
 from pinwarden.lock import extension, lockfile
-from pinwarden.lock.entry import Entry, compute_entry_seal, with_integrity
+from pinwarden.lock.entry import Entry, compute_entry_integrity, with_integrity
 from pinwarden.lock.extension import (
     FORMAT,
     ClosurePin,
@@ -397,7 +397,7 @@ def test_the_extension_survives_a_round_trip() -> None:
     written = with_extension(entry(), given_record)
     again = reread(put_entries(None, [written], NOON)).entries[0]
     assert read_extension(again) == given_record
-    assert again.manifest["pinwarden"]["integrity"] == compute_entry_seal(again)
+    assert again.manifest["pinwarden"]["integrity"] == compute_entry_integrity(again)
 
 
 @pytest.mark.parametrize(

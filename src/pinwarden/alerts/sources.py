@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.text import parse_timestamp
 from pinwarden.gateway.audit.chain import read_entries_of_kind, read_head
-from pinwarden.gateway.audit.event import SPOOLED
+from pinwarden.gateway.audit.event import EVENTS_LOST
 from pinwarden.gateway.state import GatewayState
 from pinwarden.registry.access import list_refused_requests
 from pinwarden.registry.registry import Registry
@@ -106,7 +106,7 @@ class AuditFaults:
         """Return the faults after an entry. Those from before the first reading are not reported."""
         database = self._state.audit_database
         end = read_head(database).number
-        faults = [] if after < 0 else read_entries_of_kind(database, SPOOLED, after, _MAX_FAULTS)
+        faults = [] if after < 0 else read_entries_of_kind(database, EVENTS_LOST, after, _MAX_FAULTS)
         return Reading(
             occurrences=tuple(
                 Occurrence(

@@ -17,7 +17,7 @@ from pinwarden.census.observation import CensusServer, ServerMemory, ServerObser
 from pinwarden.census.registry_responses import RecordingFetcher, is_unchanged
 from pinwarden.census.run_cache import RunCache
 from pinwarden.clients.config import parse_configured_server
-from pinwarden.clients.release_words import find_release_word, replace_word
+from pinwarden.clients.package_arguments import find_package_argument, replace_package_argument
 from pinwarden.clients.table import get_client
 from pinwarden.contract.costs import compute_costs
 from pinwarden.core.canonical import canonicalize
@@ -258,8 +258,9 @@ class _Examination:
         release = resolve_floating_release(package, self._context)
         if release is None:
             raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} has no release that fits")
-        word = find_release_word(server.target, release.version, str(release.digest or "") or None, add_digest=True)
-        changed = None if word is None else replace_word(server.entry, word)
+        digest = str(release.digest or "") or None
+        argument = find_package_argument(server.target, release.version, digest, add_digest=True)
+        changed = None if argument is None else replace_package_argument(server.entry, argument)
         if changed is None:
             raise PinwardenError(
                 "VERSION_FLOATS", f"no release can be written into the command of {server.name[:120]!a}"

@@ -29,7 +29,7 @@ def add_project_arguments(parser: ArgumentParser) -> None:
     add_scope_argument(parser)
 
 
-def add_projects_arguments(parser: ArgumentParser) -> None:
+def add_repeatable_project_arguments(parser: ArgumentParser) -> None:
     """Add ``--project``, which may be repeated, and ``--file``."""
     parser.add_argument(
         "--project",

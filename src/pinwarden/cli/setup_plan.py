@@ -122,7 +122,7 @@ def _describe_pinned(setup: Setup, server: ServerToApprove, ready: PreparedServe
     """Return the command of a server with the exact release that would be written first."""
     scopes = {part.project.scope for part in server.parts}
     words = [
-        pin.word
+        pin.argument
         for plan in setup.pins
         if plan.project.scope in scopes
         for pin in plan.pins

@@ -1,7 +1,7 @@
-"""Find and replace the word of a command that names the release of a package or image.
+"""Find and replace the argument of a command that names the release of a package or image.
 
-Pinwarden replaces a word only if the new command starts the same package with the same options and arguments. A word
-that only looks like the package or its version is therefore never changed.
+Pinwarden replaces an argument only if the new command starts the same package with the same options and arguments. An
+argument that only looks like the package or its version is therefore never changed.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _BEFORE = r"(?:(?<=^)|(?<=[\s\"'=:]))"
 _AFTER = r"(?=$|[\s\"'])"
 
 
-class ReleaseWord(Record):
-    """The word of a command that names a package, and its replacement for another release."""
+class PackageArgument(Record):
+    """The argument of a command that names a package, and its replacement for another release."""
 
     index: int
-    """The position of the word in the command."""
+    """The position of the argument in the command, in which the program is 0."""
     old: str
     new: str
 
     def replace_in(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return the command with the new word."""
+        """Return the command with the new argument."""
         return (*command[: self.index], self.new, *command[self.index + 1 :])
 
 
-def find_release_word(
+def find_package_argument(
     target: StdioTarget, version: str, digest: str | None, *, add_digest: bool = False
-) -> ReleaseWord | None:
-    """Find the word that names the package, and its replacement for a release; None unless exactly one word fits.
+) -> PackageArgument | None:
+    """Find the argument that names the package, and its replacement for a release; None unless exactly one fits.
 
-    The command may name another release, a range, a tag, or none. A word may be a complete command line, as for
+    The command may name another release, a range, a tag, or none. An argument may be a complete command line, as for
     ``sh -c``. With ``add_digest``, an image is named with its digest even if the command named only a tag.
     """
     launch = parse_launch(target)
     package = launch.via or launch
     digest = digest if package.kind == "oci" and (package.digest or add_digest) else None
     wanted = _describe(launch, version, digest)
-    candidates: list[ReleaseWord] = []
+    candidates: list[PackageArgument] = []
     for index, word in enumerate(target.command):
         for replacement in _build_replacements(word, package, version, digest):
-            candidate = ReleaseWord(index=index, old=word, new=replacement)
+            candidate = PackageArgument(index=index, old=word, new=replacement)
             changed = parse_launch(replace(target, command=candidate.replace_in(target.command)))
             found = changed.via or changed
             if _describe(changed, found.version, found.digest) == wanted:
@@ -56,21 +56,21 @@ def find_release_word(
     return candidates[0] if len(candidates) == 1 else None
 
 
-def replace_word(entry: Any, word: ReleaseWord) -> dict[str, Any] | None:
-    """Return a client's entry with the word of its command replaced; None if ``word.old`` is not at that place."""
+def replace_package_argument(entry: Any, argument: PackageArgument) -> dict[str, Any] | None:
+    """Return a client's entry with the new argument in its command; None if ``argument.old`` is not at that place."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")
     if isinstance(command, list) and "args" not in entry:
-        changed = _replace_at(command, word.index, word)
+        changed = _replace_at(command, argument.index, argument)
         return None if changed is None else {**entry, "command": changed}
     if isinstance(command, dict):
-        changed = _replace_at(command.get("args"), word.index - 1, word)
+        changed = _replace_at(command.get("args"), argument.index - 1, argument)
         return None if changed is None else {**entry, "command": {**command, "args": changed}}
-    if word.index == 0:  # a complete command line
-        member = next((name for name in ("command", "cmd") if entry.get(name) == word.old), None)
-        return None if member is None else {**entry, member: word.new}
-    changed = _replace_at(entry.get("args"), word.index - 1, word)
+    if argument.index == 0:  # a complete command line
+        member = next((name for name in ("command", "cmd") if entry.get(name) == argument.old), None)
+        return None if member is None else {**entry, member: argument.new}
+    changed = _replace_at(entry.get("args"), argument.index - 1, argument)
     return None if changed is None else {**entry, "args": changed}
 
 
@@ -131,7 +131,7 @@ def _build_image(match: re.Match[str], package: Launch, version: str, digest: st
     return f"{match['name']}{tag}" + (f"@{digest}" if digest else "")
 
 
-def _replace_at(words: Any, index: int, word: ReleaseWord) -> list[Any] | None:
-    if not isinstance(words, list) or index >= len(words) or words[index] != word.old:
+def _replace_at(words: Any, index: int, argument: PackageArgument) -> list[Any] | None:
+    if not isinstance(words, list) or index >= len(words) or words[index] != argument.old:
         return None
-    return [*words[:index], word.new, *words[index + 1 :]]
+    return [*words[:index], argument.new, *words[index + 1 :]]

@@ -29,7 +29,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, as_dict, field, field_names, replace
 from pinwarden.core.typed_json import JsonObject
 from pinwarden.gateway.audit.chain import read_head, read_lines
-from pinwarden.gateway.audit.event import SPOOLED, AuditEvent, event_to_json, parse_entry
+from pinwarden.gateway.audit.event import EVENTS_LOST, AuditEvent, event_to_json, parse_entry
 from pinwarden.gateway.fleet_service import FORMAT, MAX_SERVERS, SYNC_PATH
 from pinwarden.gateway.store.approvals import Approvals, ChangeMark, StoredApproval
 from pinwarden.gateway.store.devices import DeviceServer
@@ -197,7 +197,7 @@ def _read_events(state: GatewayState, cursor: _Cursor) -> tuple[list[bytes], int
     size, after = 0, cursor.entry
     if cursor.dropped:
         reason = f"{cursor.dropped} events did not arrive or were lost; they are in the log of the machine"
-        events.append(_encode_event(time.time_ns(), AuditEvent(kind=SPOOLED, code="events_dropped", reason=reason)))
+        events.append(_encode_event(time.time_ns(), AuditEvent(kind=EVENTS_LOST, code="events_dropped", reason=reason)))
     for number, line in read_lines(state.chain_database, after):
         entry = parse_entry(line)
         encoded = _encode_event(_parse_time(entry.at), entry.event)

@@ -366,8 +366,8 @@ def compute_entry_digest(entry: Entry) -> str:
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
 
 
-def compute_entry_seal(entry: Entry) -> str:
-    """Return the seal of an entry: the digest of its key and all members except the seal itself."""
+def compute_entry_integrity(entry: Entry) -> str:
+    """Return the ``integrity`` of an entry: the digest of its key and all members except ``integrity`` itself."""
     record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
     return compute_entry_digest(with_extension_json(entry, record))
 
@@ -382,7 +382,7 @@ def with_extension_json(entry: Entry, record: Mapping[str, Any]) -> Entry:
 
 
 def remove_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Pinwarden extension without its seal and approval time, which change when a person approves again."""
+    """Return the Pinwarden extension without ``integrity`` and approval time, which change with every approval."""
     remaining = {member: value for member, value in record.items() if member != "integrity"}
     if isinstance(remaining.get("approval"), dict):
         remaining["approval"] = {member: value for member, value in remaining["approval"].items() if member != "at"}

@@ -22,7 +22,7 @@ from pinwarden.core.typed_json import JsonObject
 from pinwarden.lock.entry import (
     EXTENSION,
     Entry,
-    compute_entry_seal,
+    compute_entry_integrity,
     lock_error,
     raise_invalid,
     reorder_members,
@@ -327,7 +327,7 @@ def with_extension(entry: Entry, extension: LockExtension) -> Entry:
     record = _to_json(extension)
     parse_extension(record, EXTENSION)  # raises before an invalid extension is written
     unsealed = with_extension_json(entry, record)
-    return with_extension_json(unsealed, {**record, "integrity": compute_entry_seal(unsealed)})
+    return with_extension_json(unsealed, {**record, "integrity": compute_entry_integrity(unsealed)})
 
 
 def _to_json(extension: LockExtension) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from pinwarden.lock.entry import (
     build_integrity_payload,
     check_shape,
     compute_entry_digest,
-    compute_entry_seal,
+    compute_entry_integrity,
     compute_payload_integrity,
     has_expected_key,
     list_uncovered_paths,
@@ -430,10 +430,10 @@ def _check_entry(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[
 
 def _check_entry_seal(entry: Entry) -> str | None:
     read_extension(entry)  # raises if it is invalid
-    seal = entry.manifest[EXTENSION].get("integrity")
-    if seal is None:
+    integrity = entry.manifest[EXTENSION].get("integrity")
+    if integrity is None:
         return "entry_seal_missing"
-    return None if seal == compute_entry_seal(entry) else "entry_seal_mismatch"
+    return None if integrity == compute_entry_integrity(entry) else "entry_seal_mismatch"
 
 
 def _list_differing_copies(entry: Entry) -> Iterator[str]:

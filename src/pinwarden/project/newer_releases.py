@@ -17,7 +17,7 @@ from pinwarden.artifacts.python_package import parse_exact_version
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
 from pinwarden.clients.launchers import Launch
-from pinwarden.clients.release_words import find_release_word, replace_word
+from pinwarden.clients.package_arguments import find_package_argument, replace_package_argument
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -372,11 +372,11 @@ def _replace_release(release: PackageRelease, server: ConfiguredServer, launch: 
 
         entry = replace_command(entry, get_client(server.client), launch.command)
         target = replace(target, command=launch.command)
-    word = find_release_word(target, latest.version, str(latest.digest) if latest.digest else None)
-    changed = replace_word(entry, word) if word is not None else None
-    if word is None or changed is None:
+    argument = find_package_argument(target, latest.version, str(latest.digest) if latest.digest else None)
+    changed = replace_package_argument(entry, argument) if argument is not None else None
+    if argument is None or changed is None:
         message = (
             f"its command does not contain {release.locked} as a separate word; write {latest.version} there yourself"
         )
         raise PinwardenError("CONFIG_UNEDITABLE", message)
-    return replace(server, entry=changed, target=replace(target, command=word.replace_in(target.command)))
+    return replace(server, entry=changed, target=replace(target, command=argument.replace_in(target.command)))

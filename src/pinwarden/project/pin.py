@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pinwarden.clients.command_line import find_floating_package
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import edit_word, read_server_file
-from pinwarden.clients.release_words import ReleaseWord, find_release_word, replace_word
+from pinwarden.clients.package_arguments import PackageArgument, find_package_argument, replace_package_argument
 from pinwarden.clients.table import get_client
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -61,7 +61,7 @@ class ServerPin(Record):
     package: Launch
     """The package as it is written now."""
     release: NewestRelease
-    word: ReleaseWord
+    argument: PackageArgument
     changed: ConfiguredServer
     """The server with the exact release."""
     locked: Entry | None = None
@@ -218,22 +218,22 @@ def _plan_edit(server: ConfiguredServer, package: Launch, release: NewestRelease
     if not isinstance(target, StdioTarget):
         raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
     digest = str(release.digest) if release.digest is not None else None
-    word = find_release_word(target, release.version, digest, add_digest=True)
-    entry = replace_word(server.entry, word) if word is not None else None
-    if word is None or entry is None:
+    argument = find_package_argument(target, release.version, digest, add_digest=True)
+    entry = replace_package_argument(server.entry, argument) if argument is not None else None
+    if argument is None or entry is None:
         raise PinwardenError(
             "CONFIG_UNEDITABLE",
             f"its command does not name {package.identity[:120]} in exactly one place",
             hint=f"Write the release {release.version} into {Path(server.path).name} yourself.",
         )
-    changed = replace(server, entry=entry, target=replace(target, command=word.replace_in(target.command)))
-    pin = ServerPin(server=server, package=package, release=release, word=word, changed=changed)
+    changed = replace(server, entry=entry, target=replace(target, command=argument.replace_in(target.command)))
+    pin = ServerPin(server=server, package=package, release=release, argument=argument, changed=changed)
     _edit_file(read_server_file(server), pin)
     return pin
 
 
 def _edit_file(data: bytes, pin: ServerPin) -> bytes:
-    return edit_word(data, pin.server, pin.changed.entry, pin.word.old, pin.word.new)
+    return edit_word(data, pin.server, pin.changed.entry, pin.argument.old, pin.argument.new)
 
 
 def _plan_lock_entry(project: Project, lock: Lock | None, pin: ServerPin) -> ServerPin:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.commands import command
 from pinwarden.cli.key_arguments import add_gate_signature_arguments, build_signature_check
 from pinwarden.cli.output import add_report_arguments, emit_report
-from pinwarden.cli.project_arguments import add_projects_arguments, add_scope_argument, find_projects
+from pinwarden.cli.project_arguments import add_repeatable_project_arguments, add_scope_argument, find_projects
 from pinwarden.cli.server_arguments import add_probe_arguments
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_USAGE, PinwardenError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _configure_ci(parser: ArgumentParser) -> None:
-    add_projects_arguments(parser)
+    add_repeatable_project_arguments(parser)
     add_scope_argument(parser)
     add_report_arguments(parser)
     parser.add_argument(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.project_arguments import add_projects_arguments, find_projects
+from pinwarden.cli.project_arguments import add_repeatable_project_arguments, find_projects
 from pinwarden.cli.workflow_files import add_install_argument
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.project.project import Project
@@ -99,7 +99,7 @@ def _configure_init_ci(parser: ArgumentParser) -> None:
     add_install_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
     parser.add_argument("--force", action="store_true", help="replace an existing file, after showing the change")
-    add_projects_arguments(parser)
+    add_repeatable_project_arguments(parser)
 
 
 @command(_configure_init_ci)

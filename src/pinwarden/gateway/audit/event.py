@@ -44,8 +44,9 @@ STARTED = "started"
 """The gateway started a server or connected to it."""
 STOPPED = "stopped"
 """A server ended, or the gateway closed a client's connection; ``reason`` says why."""
-SPOOLED = "spooled"
-"""A journal (the file in which events wait for the database) is damaged. The audit log records this event itself."""
+EVENTS_LOST = "spooled"
+"""Events were lost or could not be read: a journal, in which they wait for the database, is damaged, or a machine
+dropped events before the company's gateway got them. The audit log records this event itself."""
 
 TOKEN_ADDED = "token_added"  # noqa: S105
 """A person created a token of a client or machine: ``item`` is its id, ``by`` the person."""
@@ -81,7 +82,7 @@ KINDS = (
     LOCK_CHANGED,
     STARTED,
     STOPPED,
-    SPOOLED,
+    EVENTS_LOST,
     TOKEN_ADDED,
     TOKEN_REVOKED,
     SIGNED_IN,

@@ -21,7 +21,7 @@ from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.audit.event import SPOOLED, AuditEvent
+from pinwarden.gateway.audit.event import EVENTS_LOST, AuditEvent
 from pinwarden.gateway.audit.journal import (
     CALL,
     CHECKSUM_MASK,
@@ -356,7 +356,7 @@ class AuditLog:
                 raise
             if not self._reported_damage:
                 self._reported_damage = True
-                damage = AuditEvent(kind=SPOOLED, code="journal_damaged", reason=err.message)
+                damage = AuditEvent(kind=EVENTS_LOST, code="journal_damaged", reason=err.message)
                 with self._lock:
                     self._journal.append([pack_event(time_ns(), damage)])
                     self._update_fast_path()
