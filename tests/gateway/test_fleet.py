@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pinwarden.cli.main import main
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.typed_json import JsonObject
@@ -448,8 +449,30 @@ def test_attack_a_machine_that_floods_is_slowed_and_its_sightings_are_limited(
         status, _ = exchange.report(sightings=[sighting(item=f"{number}a"), sighting(item=f"{number}b")])
         assert status == 200
     assert exchange.report()[0] == 429
+    monkeypatch.setattr(fleet_service, "MAX_REQUESTS", 100)
+    monkeypatch.setattr(fleet_service, "MAX_EVENT_BYTES", 2000)
+    statuses = [exchange.report(first_event=turn, events=[event(item="x" * 500)])[0] for turn in range(1, 5)]
+    assert (statuses, len(exchange.received())) == ([200, 200, 429, 429], 2)
+    assert exchange.report(servers=[])[0] == 200, "policy and approvals still arrive"
     (device,) = exchange.state.devices.list_all()
     assert len(exchange.state.devices.list_sightings(device.id)) == 3
+
+
+def test_attack_what_a_machine_says_about_itself_cannot_control_a_terminal(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\u202e\r\n0 machines"
+    names = ("place", "server", "client", "version", "surface", "started", "runs")
+    assert (
+        exchange.report(host=hostile, program=hostile, servers=[{**dict.fromkeys(names, hostile), "waiting": 1}])[0]
+        == 200
+    )
+    monkeypatch.setenv("PINWARDEN_STATE", str(exchange.state.folder))
+    assert main(["fleet", "status"]) == 0
+    out = capsys.readouterr().out
+    assert "owned" in out
+    assert not set(out) & set("\x1b\x07\r\u202e")
+    assert not any(line.startswith("0 machines") for line in out.splitlines())
 
 
 def server(version: str, surface: str = "s") -> DeviceServer:

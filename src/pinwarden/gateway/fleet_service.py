@@ -43,12 +43,14 @@ MAX_REQUEST = 64 * 1024
 MAX_SERVERS = 100
 MAX_REQUESTS = 300
 """Requests of one machine in a minute: some 20,000 events."""
-_MINUTE = 60.0
+MAX_EVENT_BYTES = 128 * 1024 * 1024
+"""Bytes of the requests with events of one machine in a day: several hundred thousand events."""
+_MINUTE, _DAY = 60.0, 86_400.0
 _MAX_TEXT = 400
 _MAX_TIME = 1 << 63  # nanoseconds since 1970
 _WORKERS = 2
 _MAX_WAITING = 64  # requests; a machine whose request is refused sends it again
-_ERROR_STATUS = {"DEVICE_TOKEN_USED": 409, "DATABASE_UNAVAILABLE": 503, "AUDIT_TAMPERED": 409}
+_ERROR_STATUS = {"DEVICE_TOKEN_USED": 409, "FLEET_UNAVAILABLE": 429, "DATABASE_UNAVAILABLE": 503, "AUDIT_TAMPERED": 409}
 
 
 class FleetService:
@@ -64,6 +66,8 @@ class FleetService:
         self._is_stopped = False
         self._pace: dict[str, tuple[float, int]] = {}
         """When the current minute of a device began, and how many requests it has sent since."""
+        self._volume: dict[str, tuple[float, int]] = {}
+        """When the current day of a device began, and how many bytes with events it has sent since."""
 
     def close(self) -> None:
         """Stop the threads."""
@@ -98,22 +102,13 @@ class FleetService:
             device = self._state.devices.find(token)
             if device is None:
                 return 401, _encode_error("DEVICE_UNKNOWN", "the device token is not valid")
-            if not self._is_within_pace(device):
+            if not _count(self._pace, device, 1, _MINUTE, MAX_REQUESTS):
                 return 429, _encode_error("FLEET_UNAVAILABLE", "the device sends too many requests")
-            return 200, orjson.dumps(self._sync(device, _parse_request(body)))
+            return 200, orjson.dumps(self._sync(device, _parse_request(body), len(body)))
         except PinwardenError as err:
             return _ERROR_STATUS.get(err.code, 400), _encode_error(err.code, err.message)
 
-    def _is_within_pace(self, device: Device) -> bool:
-        """Count a request. A machine must not fill the database."""
-        moment = time.monotonic()
-        started, count = self._pace.get(device.id, (moment, 0))
-        if moment - started >= _MINUTE:
-            started, count = moment, 0
-        self._pace[device.id] = started, count + 1
-        return count < MAX_REQUESTS
-
-    def _sync(self, device: Device, report: JsonObject) -> dict[str, Any]:
+    def _sync(self, device: Device, report: JsonObject, size: int) -> dict[str, Any]:
         installation = _read_text(report, "installation")
         self._state.devices.record_contact(
             device,
@@ -128,6 +123,8 @@ class FleetService:
         events = [_parse_event(row) for row in report.objects("events")]
         first = report.integer("first_event")
         if events:
+            if not _count(self._volume, device, size, _DAY, MAX_EVENT_BYTES):
+                raise PinwardenError("FLEET_UNAVAILABLE", "the device sent too many events today")
             batch = JournalBatch(gateway=f"device {device.name}", source=source, first=first, events=tuple(events))
             append_events(self._state.chain_database, batch, refuse_gap=True)
         response: dict[str, Any] = {"format": FORMAT, "device": device.name, "group": device.team}
@@ -150,6 +147,16 @@ class FleetService:
         own = load_policies(project).own
         gateway = None if own is None else own.gateway
         return None if gateway in (None, DEFAULT_GATEWAY_POLICY) else read_file(project.policy_file)
+
+
+def _count(counts: dict[str, tuple[float, int]], device: Device, amount: int, seconds: float, limit: int) -> bool:
+    """Count what a device sends in a period. Returns whether it is within the limit: it must not fill the disk."""
+    moment = time.monotonic()
+    started, count = counts.get(device.id, (moment, 0))
+    if moment - started >= seconds:
+        started, count = moment, 0
+    counts[device.id] = started, count + amount
+    return count + amount <= limit
 
 
 def _parse_request(body: bytes) -> JsonObject:
