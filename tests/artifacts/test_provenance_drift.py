@@ -70,7 +70,7 @@ def test_no_locked_and_no_current_provenance_has_no_findings() -> None:
         ({"owner_id": "88"}, "the owner ID changed from 77 to 88"),
     ],
 )
-def test_attack_an_identity_that_changed_is_critical(change: dict[str, str], message: str) -> None:
+def test_attack_an_identity_that_changed_is_critical(change: dict[str, Any], message: str) -> None:
     now = verified(replace(NEXT, **change))
 
     assert codes(LOCKED, now) == [("provenance_changed", "critical")]

@@ -250,10 +250,15 @@ def test_a_new_action_that_does_not_claim_to_only_read_is_risky() -> None:
     assert severities(READ, with_action(READ, "look", look)) == ("SAFE", "SAFE")
 
 
-@pytest.mark.parametrize("limit", ["agent_limit_max", "egress_max_bytes"])
-def test_a_raised_limit_is_risky(limit: str) -> None:
-    few = replace(READ, behavior=replace(BehaviorContract(), **{limit: 50}))
-    many = replace(READ, behavior=replace(BehaviorContract(), **{limit: 5000}))
+@pytest.mark.parametrize(
+    ("few_behavior", "many_behavior"),
+    [
+        (BehaviorContract(agent_limit_max=50), BehaviorContract(agent_limit_max=5000)),
+        (BehaviorContract(egress_max_bytes=50), BehaviorContract(egress_max_bytes=5000)),
+    ],
+)
+def test_a_raised_limit_is_risky(few_behavior: BehaviorContract, many_behavior: BehaviorContract) -> None:
+    few, many = replace(READ, behavior=few_behavior), replace(READ, behavior=many_behavior)
     assert severities(few, many) == ("SAFE", "RISKY")
     assert severities(many, few) == ("SAFE", "SAFE")
 

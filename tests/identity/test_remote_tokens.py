@@ -131,8 +131,13 @@ def test_attack_confused_deputy_no_owner_gets_the_token_of_another_one(world: Wo
 
 def test_attack_a_server_that_moved_gets_no_token(world: World) -> None:
     world.connect(ALICE, "alice")
-    for moved in ({"url": "https://evil.example/mcp"}, {"url": f"{world.target.url}?a=1"}, {"server": "other"}):
-        target = replace(world.target, **moved)
+    here = world.target
+    moved = (
+        replace(here, url="https://evil.example/mcp"),
+        replace(here, url=f"{here.url}?a=1"),
+        replace(here, server="other"),
+    )
+    for target in moved:
         assert world.refused(partial(world.tokens.get, target, ALICE)).code == "REMOTE_NOT_CONNECTED"
 
 

@@ -128,9 +128,14 @@ class Record(metaclass=_RecordType):
 _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
-def replace(record: _AnyRecord, **changes: Any) -> _AnyRecord:
-    """Return a copy of the record with some fields changed."""
-    return type(record)(**{**as_dict(record), **changes})
+if TYPE_CHECKING:
+    # mypy checks the field names and types of this one, because it treats records as dataclasses.
+    from dataclasses import replace as replace  # noqa: PLC0414  exported on purpose
+else:
+
+    def replace(record: _AnyRecord, **changes: Any) -> _AnyRecord:
+        """Return a copy of the record with some fields changed."""
+        return type(record)(**{**as_dict(record), **changes})
 
 
 def as_dict(record: Record) -> dict[str, Any]:

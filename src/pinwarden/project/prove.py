@@ -259,7 +259,7 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
     scripts = (
         keep_current_approvals(add_approvals(known, verified.scripts), verified.closure)
         if verified.closure is not None
-        else []
+        else ()
     )
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in artifact.files)
     fresh = replace(
@@ -269,7 +269,7 @@ def add_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> E
         closure=pin,
         registry=artifact.registry,
         provenance=identity_to_json(verified.artifact_check.identity) if verified.artifact_check.identity else None,
-        install_scripts=scripts,
+        install_scripts=tuple(scripts),
         bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
         evidence=_choose_evidence(known, verified.artifact_check, now),
     )
