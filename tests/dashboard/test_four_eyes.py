@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import replace
 from pinwarden.dashboard.provider_login import CALLBACK, ProviderLogin
+from pinwarden.gateway.store.reviews import ReviewDecision
 from pinwarden.identity.code_flow import LoginFlow
 from pinwarden.identity.issuer import Issuer
 from tests.dashboard.test_provider_login import SETTINGS, Known, finish, log_in
@@ -143,6 +146,24 @@ def test_attack_one_person_cannot_approve_an_earlier_critical_definition_with_an
     assert person(dashboard, known, "alice").submit("reopen", {"name": name, "why": "an exercise"}).status == 303
     assert names(world.approved()) == {}, "blocked in both versions"
     demand(world, "never")
+
+
+def test_attack_two_approvals_on_two_hosts_at_once_do_not_count_twice(
+    world: ReviewWorld, known: Known, dashboard: Dashboard
+) -> None:
+    """Hosts share the database, and no lock: what each of them read may be outdated when it writes."""
+    (name,) = world.serve(EVIL)
+    assert approve(person(dashboard, known, "alice"), name).status == 303
+    review, first = world.state.reviews.get(name), world.state.reviews.list_first_approvals()[name]
+    with pytest.raises(PinwardenError, match="changed in the meantime"):
+        world.state.reviews.record_first_approval(review, replace(first, identity="another person"))
+    second = ReviewDecision(state="approved", by="both", why="", now="2026", first=first)
+    with pytest.raises(PinwardenError, match="changed in the meantime"):
+        world.state.reviews.decide([review], replace(second, first=replace(first, identity="another person")))
+    world.state.reviews.decide([review], replace(second, state="rejected", first=None))
+    with pytest.raises(PinwardenError, match="no longer pending"):
+        world.state.reviews.decide([review], second)
+    assert names(world.approved()) == UNCHANGED
 
 
 def test_a_rejection_takes_one_person_and_ends_the_first_approval(

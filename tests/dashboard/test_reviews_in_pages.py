@@ -242,3 +242,14 @@ def test_people_ask_and_comment_and_nothing_is_decided(world: ReviewWorld) -> No
         assert viewer.submit("comment", {**ask, "kind": "comment", "content": "No."}).status == 303
         assert "question by vic" not in viewer.page("reviews/").text, "it was answered"
     assert (world.files(), world.waiting(), world.events()) == (before, [name], [])
+
+
+def test_attack_a_viewer_cannot_use_up_the_comments_of_a_change(world: ReviewWorld) -> None:
+    (name,) = world.serve(EVIL)
+    form = {"review": name, "kind": "comment", "content": "x"}
+    with serving_dashboard(world.state, role="viewer", name="vic") as dashboard:
+        viewer = dashboard.client()
+        statuses = [viewer.submit("comment", form).status for _ in range(26)]
+        assert (set(statuses[:25]), statuses[25]) == ({303}, 413)
+    with serving_dashboard(world.state, role="reviewer", name="ana") as dashboard:
+        assert dashboard.client().submit("comment", form).status == 303

@@ -30,6 +30,7 @@ STATES = (PENDING, APPROVED, REJECTED, SUPERSEDED)
 
 _MAX_SUPERSEDED = 20  # old reviews kept for one item, so that a server that always changes does not fill the disk
 _MAX_COMMENTS = 100  # about one review
+_MAX_OWN_COMMENTS = 25  # of one person, so that a viewer cannot use up those of the others
 _MAX_PENDING = 2000  # pending reviews of one server; further changes are blocked, but only the audit log has them
 _NAME_LENGTH = 32  # hex digits, so that no server can construct two changes with the same name
 _MIN_PREFIX = 4  # hex digits of an abbreviated name
@@ -244,6 +245,12 @@ class Reviews:
             position = (row[0] if row and row[0] is not None else 0) + 1
             if position > _MAX_COMMENTS:
                 raise PinwardenError("INPUT_LIMIT", f"a review has at most {_MAX_COMMENTS} comments")
+            own = transaction.row(
+                "SELECT COUNT(*) FROM review_comment WHERE name = ? AND written_by = ?",
+                (comment.name, comment.written_by),
+            )
+            if own and own[0] >= _MAX_OWN_COMMENTS:
+                raise PinwardenError("INPUT_LIMIT", f"a review has at most {_MAX_OWN_COMMENTS} comments of one person")
             placed = replace(comment, position=position)
             transaction.run(
                 f"INSERT INTO review_comment ({columns}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
