@@ -88,8 +88,9 @@ class EnforceOptions(Record):
 
 
 def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredServer | None = None) -> None:
-    """Make one client start one locked server through ``pinwarden run``. If this raises, nothing was changed.
+    """Make one client start one locked server through ``pinwarden run``, in a draft of the lock.
 
+    If this raises, the caller drops the draft and the collected edits.
     ``configured`` is the server to use instead of the one in the client's file, for callers that update it as well.
     """
     project = options.project
@@ -97,12 +98,9 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     if lock is None:
         raise lock_store.missing_lock_error(project.lock)
     plan = plan_entry(project, lock, entry, options.servers, configured)
-    with lock_store.restore_on_error(project.lock, [entry.key]):
-        lock_store.update(
-            project.lock, lambda old: lock_store.LockWrite(lock=put_entries(old, [plan.sealed], options.now))
-        )
-        if plan.server is not None and plan.configured is not None:
-            options.edits.replace_entry(plan.server, plan.configured)
+    if plan.server is not None and plan.configured is not None:
+        options.edits.replace_entry(plan.server, plan.configured)
+    lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=put_entries(old, [plan.sealed], options.now)))
 
 
 def plan_entry(
