@@ -38,22 +38,22 @@ from tests.support.bundle_world import (
 )
 
 
-def code_of(submission: AcceptanceRequest) -> str:
-    verdict = accept(submission)
+def code_of(request: AcceptanceRequest) -> str:
+    verdict = accept(request)
     return "ACCEPT" if verdict.rejection is None else verdict.rejection.code
 
 
 def codes(made: Documents, **changes: Any) -> tuple[str, str]:
     """Hardened, and by the letter."""
-    return code_of(made.submission(**changes)), code_of(made.submission(literal=True, **changes))
+    return code_of(made.request(**changes)), code_of(made.request(literal=True, **changes))
 
 
 def test_an_accepted_bundle_comes_with_its_documents() -> None:
     made = documents()
-    verdict = accept(made.submission())
+    verdict = accept(made.request())
     assert verdict.documents == check_documents(encoded(made.descriptor), encoded(made.manifest))
     assert result_to_json(verdict)["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
-    assert accept(made.submission(literal=True)).documents is None
+    assert accept(made.request(literal=True)).documents is None
 
 
 def test_swapped_manifest_of_another_bundle_is_refused() -> None:
@@ -91,7 +91,7 @@ def test_other_normalization_is_refused(value: Any) -> None:
     made.descriptor["artifact"]["cid_profile"] = profile
     made.link()
     made.pointer["pointers"][0]["cid_profile"] = profile
-    assert code_of(made.submission()) == "CID_PROFILE_MISMATCH"
+    assert code_of(made.request()) == "CID_PROFILE_MISMATCH"
 
 
 def test_true_is_not_one_where_profiles_are_compared() -> None:
@@ -112,7 +112,7 @@ def test_only_a_limited_number_of_signatures_is_verified() -> None:
     made = documents()
     good = add_signature(made.pointer, POINTER_SIGNED_FIELDS, REGISTRY)
     padded = {**good, "signatures": [{}] * 1000 + good["signatures"]}
-    assert code_of(made.submission(pointer=encoded(padded))) == "POINTER_SIGNATURE_INVALID"
+    assert code_of(made.request(pointer=encoded(padded))) == "POINTER_SIGNATURE_INVALID"
 
 
 def test_forged_attestation_with_a_known_key_s_name_does_not_count() -> None:
@@ -131,8 +131,8 @@ def test_a_key_without_roles_cannot_attest() -> None:
 
 def test_an_attestation_that_is_not_json_is_skipped_and_reported() -> None:
     made = documents()
-    assert code_of(made.submission(attestations=(b"{", encoded((made.attestations or [])[0])))) == "ACCEPT"
-    refusal = accept(made.submission(attestations=(b"{",))).rejection
+    assert code_of(made.request(attestations=(b"{", encoded((made.attestations or [])[0])))) == "ACCEPT"
+    refusal = accept(made.request(attestations=(b"{",))).rejection
     assert refusal is not None
     assert refusal.why["not_counted"][0].startswith("attestation 1: the attestation ")
 
@@ -162,7 +162,7 @@ def test_signers_are_counted_once_and_different_ones_together() -> None:
 def test_an_invalid_requirement_is_not_met(constraints: Any, code: str) -> None:
     made = documents()
     made.pointer["pointers"][0]["constraints"] = constraints
-    assert code_of(made.submission()) == code
+    assert code_of(made.request()) == code
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_documents_of_any_other_shape_are_refused_without_a_crash(value: Any) ->
     made = documents()
     data = encoded(value)
     for literal in (False, True):
-        whole = made.submission(literal=literal)
+        whole = made.request(literal=literal)
         codes = [
             code_of(replace(whole, pointer=data)),
             code_of(replace(whole, descriptor=data)),

@@ -20,20 +20,20 @@ Early = Callable[[Documents], None]
 Late = Callable[[AcceptanceRequest], AcceptanceRequest]
 
 
-def broken_pointer(submission: AcceptanceRequest) -> AcceptanceRequest:
-    return replace(submission, pointer=submission.pointer[:-1])
+def broken_pointer(request: AcceptanceRequest) -> AcceptanceRequest:
+    return replace(request, pointer=request.pointer[:-1])
 
 
-def ambiguous_pointer(submission: AcceptanceRequest) -> AcceptanceRequest:
-    return replace(submission, pointer=b'{"a": 1, "a": 2,' + submission.pointer[1:])
+def ambiguous_pointer(request: AcceptanceRequest) -> AcceptanceRequest:
+    return replace(request, pointer=b'{"a": 1, "a": 2,' + request.pointer[1:])
 
 
-def broken_descriptor(submission: AcceptanceRequest) -> AcceptanceRequest:
-    return replace(submission, descriptor=b"\xff" + submission.descriptor)
+def broken_descriptor(request: AcceptanceRequest) -> AcceptanceRequest:
+    return replace(request, descriptor=b"\xff" + request.descriptor)
 
 
-def ambiguous_manifest(submission: AcceptanceRequest) -> AcceptanceRequest:
-    return replace(submission, manifest=b'{"a": 1, "a": 2,' + submission.manifest[1:])
+def ambiguous_manifest(request: AcceptanceRequest) -> AcceptanceRequest:
+    return replace(request, manifest=b'{"a": 1, "a": 2,' + request.manifest[1:])
 
 
 def signed_by_a_stranger(made: Documents) -> None:
@@ -150,10 +150,10 @@ def answer(faults: list[tuple[str, str, Early]], late: list[Late], *, literal: b
             if when == moment:
                 change(made)
         then()
-    submission = made.submission(literal=literal)
+    request = made.request(literal=literal)
     for fault in late:
-        submission = fault(submission)
-    verdict = accept(submission)
+        request = fault(request)
+    verdict = accept(request)
     return "ACCEPT" if verdict.rejection is None else verdict.rejection.code
 
 
@@ -200,6 +200,6 @@ def test_an_expired_claim_in_another_issuers_name_does_not_block() -> None:
     made.link()
     spoofed = attested(made.root_cid, made.descriptor_cid, MAINTAINER, "auditor", issuer=AUDITOR, expires=BEFORE)
     made.more_attestations = [spoofed]
-    assert accept(made.submission()).accepted
-    assert accept(made.submission(literal=True)).rejection is not None
+    assert accept(made.request()).accepted
+    assert accept(made.request(literal=True)).rejection is not None
     assert add_signature(spoofed, ATTESTATION_SIGNED_FIELDS, MAINTAINER) == spoofed

@@ -29,7 +29,7 @@ def build_documents() -> dict[str, tuple[Any, Callable[[Any], object]]]:
         require_signers=("did:key:z",), require_verifier_attestation=True, min_attestations=2
     )
     made.link()
-    request = made.submission()
+    request = made.request()
     plain = generate_lockfile("notes", extension_of(listing(wire_tool("read"))).contracts, generated_at=MADE_AT)
     return {
         "bundle-descriptor": (json.loads(request.descriptor), descriptor_from_json),

@@ -148,7 +148,7 @@ class Documents:
         if self.attestations is None:
             self.attestations = [attested(self.root_cid, self.descriptor_cid, self.signer, self.role)]
 
-    def submission(self, **changes: Any) -> AcceptanceRequest:
+    def request(self, **changes: Any) -> AcceptanceRequest:
         """All of it, with the pointer signed."""
         return AcceptanceRequest(
             **{
