@@ -17,7 +17,7 @@ from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.extension import Artifact, ClosurePin, ImagePin, LockExtension, read_extension, with_extension
-from pinwarden.lock.lockfile import put_entries
+from pinwarden.lock.lockfile import put_entries, seal_lock, to_bytes
 from tests.cli.project import ProjectFolder
 
 NOW = "2026-07-20T12:00:00.000Z"
@@ -422,3 +422,25 @@ class TestTheGate:
 
     def test_an_export_that_is_not_there_is_never_clean(self, world: World) -> None:
         assert world.run("ci", "--osv", "none").code == 3
+
+    def test_packages_of_a_lock_that_was_tampered_with_are_not_called_ok(self, world: World) -> None:
+        world.export("osv", record("builds"))
+        world.lock.write_text(world.lock.read_text().replace("@acme/notes", "@acme/evil"))
+        code, report = world.run_json("ci", "--osv", "osv")
+        checks = report["checks"]
+        assert (code, checks["integrity"], checks["advisories"], checks["scripts"]) == (
+            1,
+            "failed",
+            "skipped",
+            "skipped",
+        )
+
+    def test_a_wrong_clock_in_the_lock_does_not_skip_the_check(self, world: World) -> None:
+        """Attack: rows about times are information only, and must not count as tampering."""
+        world.export("osv", record("builds"))
+        lock, _ = lock_store.read_with_files(world.lock)
+        assert lock is not None
+        stale = replace(lock, updated_at="2020-01-01T00:00:00.000Z", generated_at="2020-01-01T00:00:00.000Z")
+        world.lock.write_bytes(to_bytes(seal_lock(stale)))
+        code, report = world.run_json("ci", "--osv", "osv")
+        assert (code, report["checks"]["advisories"]) == (1, "failed")

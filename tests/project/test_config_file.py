@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +74,32 @@ def test_defaults_and_settings_of_the_file_are_told_apart(tmp_path: Path) -> Non
 def test_without_a_file_the_defaults_are_shown(tmp_path: Path) -> None:
     done = pinwarden("config", "explain", "--json", cwd=tmp_path)
     assert {row["from"] for row in json.loads(done.out)["settings"]} == {"default"}
+
+
+def run_without_pyjwt(folder: Path, *words: str) -> tuple[int, str]:
+    """Run a command as in an installation without the extra ``identity``."""
+    script = (
+        f"import sys; sys.modules['jwt'] = None\nfrom pinwarden.cli.main import main; sys.exit(main({list(words)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_comment_about_remotes_needs_no_optional_package(tmp_path: Path) -> None:
+    """The policy that ``policy init`` writes has such comments."""
+    assert pinwarden("policy", "init", cwd=tmp_path).code == 0
+    assert "remotes" in (tmp_path / "pinwarden.toml").read_text()
+    code, err = run_without_pyjwt(tmp_path, "status")
+    assert (code, err) == (0, "")
+
+
+def test_a_command_without_its_optional_package_names_the_extra(tmp_path: Path) -> None:
+    code, err = run_without_pyjwt(tmp_path, "remote", "list")
+    assert (code, "needs the package jwt" in err, 'pip install ".[identity]"' in err) == (2, True, True)

@@ -70,7 +70,8 @@ class Turning:
         if method in self.state.get("deaf", []):
             return []
         params = message.get("params")
-        version = params.get("_meta", {}).get(f"{META}protocolVersion") if isinstance(params, dict) else None
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        version = meta.get(f"{META}protocolVersion") if isinstance(meta, dict) else None
         if version is not None and version not in self.versions:
             data = {"supported": self.versions, "requested": version}
             error = json.dumps({"code": -32022, "message": "Unsupported protocol version", "data": data})

@@ -172,7 +172,7 @@ class _Outage(Record):
     since: float
     reason: str
     undelivered: tuple[str, ...]
-    """The destinations that were not informed of it yet."""
+    """The destinations that have not been notified of it yet."""
     tried: float = 0.0
     attempts: int = 0
 

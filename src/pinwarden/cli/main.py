@@ -113,10 +113,30 @@ def _run_and_report(arguments: Sequence[str], invocation: _Invocation) -> int:
     except Exception as err:
         if isinstance(err, BrokenPipeError) or (isinstance(err, OSError) and _is_disk_full(err)):
             raise
+        if isinstance(err, ModuleNotFoundError) and err.name in _EXTRAS:
+            missing = _describe_missing_package(err.name)
+            _report_error(missing, invocation)
+            return missing.exit_code
         if os.environ.get("PINWARDEN_DEBUG"):
             raise
         _report_error(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), invocation)
         return EXIT_UNCHECKED
+
+
+_EXTRAS = {"jwt": "identity", "psycopg": "postgres", "procrastinate": "census", "httptools": "gateway"} | dict.fromkeys(
+    ("starlette", "uvicorn", "jinja2"), "registry"
+)
+"""The extra of Pinwarden that installs an optional package."""
+
+
+def _describe_missing_package(name: str) -> PinwardenError:
+    from pinwarden.core.errors import PinwardenError
+
+    return PinwardenError(
+        "USAGE",
+        f"this needs the package {name}, which is not installed",
+        hint=f'Install it from a checkout of Pinwarden: pip install ".[{_EXTRAS[name]}]"',
+    )
 
 
 def _run(arguments: Sequence[str], invocation: _Invocation) -> int:

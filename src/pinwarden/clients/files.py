@@ -384,7 +384,7 @@ def _list_case_variants(path: Path, project: Path, listed: dict[Path, list[str]]
         candidates = [
             folder / name
             for folder in candidates
-            for name in ([step] if step.startswith(("*.", "**")) else _list_cached(folder, listed))
+            for name in ([step] if step.startswith(("*.", "**")) else _list_folder_cached(folder, listed))
             if wanted in ("*", fold_file_name(name))
         ]
     for other in candidates[:MAX_FILES_PER_LOCATION]:
@@ -394,7 +394,7 @@ def _list_case_variants(path: Path, project: Path, listed: dict[Path, list[str]]
             yield other
 
 
-def _list_cached(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
+def _list_folder_cached(folder: Path, listed: dict[Path, list[str]]) -> list[str]:
     if folder not in listed:
         try:
             listed[folder] = sorted(file.name for file in folder.iterdir())

@@ -36,7 +36,19 @@ def uses_connections(project: Project) -> bool:
     if may_have_grants(project.variables, project.home):
         return True
     file = project.policy_file
-    return file.exists() and b"remotes" in read_file(file, _MAX_SETTINGS_BYTES)
+    return file.exists() and _has_remotes(read_file(file, _MAX_SETTINGS_BYTES))
+
+
+def _has_remotes(data: bytes) -> bool:
+    """Whether ``pinwarden.toml`` has a table ``[remotes]``. The command that reads the policy reports invalid TOML."""
+    if b"remotes" not in data:
+        return False
+    import tomllib
+
+    try:
+        return "remotes" in tomllib.loads(data.decode())
+    except (ValueError, RecursionError):
+        return False
 
 
 def load_remote_settings(file: Path, variables: Mapping[str, str]) -> dict[str, RemoteSettings]:

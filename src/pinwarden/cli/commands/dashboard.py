@@ -115,7 +115,7 @@ def dashboard(args: Namespace) -> int:
     from pinwarden.dashboard.sources import Sources
     from pinwarden.system.service_log import ServiceLog
 
-    site, approver = _build_site(args), approver_from(args)
+    site, approver = _read_address(args), approver_from(args)
     project = replace(project_from(args), policy=to_path(args.policy))
     with open_database(args, project) as state:
         census = _find_census(args)
@@ -183,7 +183,7 @@ def _open_provider(project: Project, public_url: str) -> ProviderLogin:
     return ProviderLogin(flow, f"{public_url.rstrip('/')}/{CALLBACK}")
 
 
-def _build_site(args: Namespace) -> Site:
+def _read_address(args: Namespace) -> Site:
     from pinwarden.dashboard.access import LOOPBACK_HOSTS, build_local_site
 
     host, _ = args.listen

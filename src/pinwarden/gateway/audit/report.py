@@ -147,7 +147,7 @@ class _EarlierExport:
                 verifier, self._next = _start_verifier(line, ())
                 number = self._next
                 self.start = verifier.head
-                """The head of the entries before the first one in the file."""
+                """The head of the chain just before the first entry of the file."""
             reached = verifier.check_entry(number, line)
             self.is_rewritten |= any(digest != reached.hash for digest in known.get(number, ()))
             number += 1

@@ -113,7 +113,7 @@ def parse_server_message(data: bytes, limits: Limits) -> ParsedMessage:
 
 
 def recover_id(parsed: ParsedMessage, limits: Limits) -> ParsedMessage:
-    """Set the id of a message from a server that is not strict JSON, if the id can be found."""
+    """If a server's message is not strict JSON, set its id where it can be recovered."""
     if parsed.value is None and not is_stray_output(parsed.data):
         parsed.id = to_request_id(find_response_id(parsed.data, limits))
     return parsed

@@ -89,6 +89,9 @@ POLICY_KINDS: FindingKinds = build_kind_table(
     )
 )
 
+_SKIPPED_IF_TAMPERED = {"scripts": "skipped", "advisories": "skipped"}
+"""Checks of what the lock lists, which is not reliable if the lock was tampered with."""
+
 
 def check_project(project: Project, policies: Policies, options: GateOptions) -> GateResult:
     """Run the checks of ``pinwarden ci`` on one project.
@@ -137,12 +140,12 @@ def check_project(project: Project, policies: Policies, options: GateOptions) ->
         "policy": refused,
         "registry": registry,
         "bytes": byte_check.rows if byte_check is not None else (),
-        "scripts": _check_scripts(lock, pinned_files, lock_intact=not integrity),
-        "advisories": _check_advisories(lock, pinned_files, options, lock_intact=not integrity),
+        "scripts": _check_scripts(lock, pinned_files, lock_intact=_is_intact(integrity)),
+        "advisories": _check_advisories(lock, pinned_files, options, lock_intact=_is_intact(integrity)),
         "live": live,
     }
     checked = build_gate_result(project, lock, config_files, rows_by_check, options=options, policies=policies)
-    checked = replace(checked, skills=skill_counts)
+    checked = replace(checked, skills=skill_counts, checks_not_done=_list_not_done(checked, integrity))
     if evidence is None or not requires_evidence(policies):
         return checked
     unverified = sum(not evidence.get(entry.key) for entry in lock.entries)
@@ -285,6 +288,16 @@ def _check_bytes(project: Project, lock: Lock, options: GateOptions) -> ByteChec
     check = check_bytes(lock, options.fetch_context, options.now)
     record_entries_checked(project, (entry for entry in lock.entries if check.verified_evidence.get(entry.key)))
     return check
+
+
+def _is_intact(integrity: Iterable[Row]) -> bool:
+    """Whether the lock was not tampered with. A note, such as one about a wrong clock, is no sign of that."""
+    return not any(map(is_failing, integrity))
+
+
+def _list_not_done(checked: GateResult, integrity: Iterable[Row]) -> Mapping[str, str]:
+    """Return the state of the checks that were not done. Nothing that a tampered lock lists is looked up."""
+    return {**({} if _is_intact(integrity) else _SKIPPED_IF_TAMPERED), **checked.checks_not_done}
 
 
 def _check_scripts(lock: Lock, pinned_files: Mapping[str, bytes], *, lock_intact: bool) -> list[Row]:

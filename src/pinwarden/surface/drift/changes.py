@@ -192,7 +192,7 @@ CHANGE_KINDS: FindingKinds = build_kind_table(
         ("additional_properties_closed", "Members that the schema does not name are now refused."),
         (
             "additional_properties_unstated",
-            "All input schemas lost this member together, as with another schema generator.",
+            "Every input schema lost this member at once, as when a server changes its schema generator.",
         ),
         ("title_restated", "The title changed, but only repeats the name of what it belongs to."),
         ("null_accepted", "Null is accepted in addition, which says the same as leaving the value out."),
