@@ -160,6 +160,11 @@ def test_neither_a_backup_nor_a_restored_database_replaces_a_file(project: Proje
     assert (project.root / "backup.sqlite").read_bytes() == before
 
 
+def test_without_a_database_a_backup_fails_and_creates_none(project: Project) -> None:
+    assert code_of(project("gateway", "backup", "backup.sqlite", "--format", "json")) == (3, "DATABASE_MISSING")
+    assert [path.name for path in project.root.rglob("*.sqlite")] == []
+
+
 def test_postgresql_is_backed_up_with_its_own_tools_as_the_guide_says(
     project: Project, other: Project, cluster: Cluster
 ) -> None:

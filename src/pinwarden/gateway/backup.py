@@ -19,15 +19,18 @@ from pinwarden.core.report import Report
 from pinwarden.gateway.audit.event import RESTORED, AuditEvent, AuditHead
 from pinwarden.gateway.audit.report import verify_log
 from pinwarden.gateway.state import GatewayState
-from pinwarden.system.database import copy_sqlite_database, is_postgresql
+from pinwarden.system.database import copy_sqlite_database, find_sqlite_file, is_postgresql
 from pinwarden.system.files import file_digest, open_new_file, open_regular
 from pinwarden.system.state_folder import prepare_state_folder
+from pinwarden.system.transactions import database_missing_error
 
 
 def back_up(state: GatewayState, file: Path) -> Report:
     """Copy the database into a new file, with the events of gateways that were killed."""
     _refuse_postgresql(state)
-    _ = state.audit_database.rows("SELECT 1")  # imports journals, and raises if there is no database
+    if not find_sqlite_file(state.url).exists() and not state.has_journals():
+        raise database_missing_error(state.url)  # the next line would create an empty one
+    _ = state.audit_database.rows("SELECT 1")  # imports journals
     with open_new_file(file) as stream:
         copy = Path(stream.name)
         copy_sqlite_database(state.url, copy)

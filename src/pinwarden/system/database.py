@@ -57,7 +57,7 @@ def open_database(
 
         return Postgres(str(url), schema, limits, create=create)
     if isinstance(url, str) and url.startswith("sqlite://"):
-        url = _find_sqlite_file(url)
+        url = find_sqlite_file(url)
     elif isinstance(url, str) and "://" in url:
         raise PinwardenError(
             "USAGE", f"unknown kind of database {url.partition('://')[0]!a}", hint="Give a path or postgresql://…"
@@ -70,13 +70,14 @@ def is_postgresql(url: str | Path) -> bool:
     return isinstance(url, str) and url.startswith(("postgresql://", "postgres://"))
 
 
-def _find_sqlite_file(url: str) -> Path:
+def find_sqlite_file(url: str) -> Path:
+    """Return the file of an SQLite database, which is named by its path or a URL."""
     return Path(unquote(urlsplit(url).path) if url.startswith("sqlite://") else url)
 
 
 def copy_sqlite_database(url: str, target: Path) -> None:
     """Copy a SQLite database that may be in use, with its write-ahead log, into a file without one."""
-    path = _find_sqlite_file(url)
+    path = find_sqlite_file(url)
     with _translate_sqlite_errors(path), closing(sqlite3.connect(target)) as copy:
         if not path.is_file():
             raise database_missing_error(str(path))
