@@ -273,6 +273,7 @@ PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "bundle": _bundle,
     "contract": _contract,
     "digest": _plain,
+    "gateway_backup": lambda reader, _: reader.run("gateway", "token", "add", "laptop"),
     "identity": _identity,
     "install": _install,
     "lock": _registry_cache,
