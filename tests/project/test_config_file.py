@@ -103,3 +103,13 @@ def test_a_comment_about_remotes_needs_no_optional_package(tmp_path: Path) -> No
 def test_a_command_without_its_optional_package_names_the_extra(tmp_path: Path) -> None:
     code, err = run_without_pyjwt(tmp_path, "remote", "list")
     assert (code, "needs the package jwt" in err, 'pip install ".[identity]"' in err) == (2, True, True)
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_setup_is_not_clean_if_a_file_of_a_client_cannot_be_read(tmp_path: Path, also: bool) -> None:
+    (tmp_path / ".mcp.json").write_text("{broken")
+    if also:
+        (tmp_path / ".cursor").mkdir()
+        (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {}}')
+    done = pinwarden("setup", "--yes", "--scope", "project", cwd=tmp_path, env={"HOME": str(tmp_path / "home")})
+    assert (done.code, ".mcp.json could not be read" in done.err) == (3, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pinwarden.cli.commands import command
 from pinwarden.cli.project_arguments import (
@@ -15,8 +16,13 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.cli.questions import can_ask
 from pinwarden.cli.render.text import wrap
 from pinwarden.cli.server_arguments import probe_seconds
-from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.system.probe_budget import PROBE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinwarden.project.project import Project
 
 
 def _configure_setup(parser: ArgumentParser) -> None:
@@ -60,7 +66,7 @@ def setup(args: Namespace) -> int:
 
     Without a terminal, --yes pins and verifies. Starting servers needs --allow-execute as well, and editing how clients
     start them needs --enforce. A server that is configured differently than locked is then neither started nor
-    approved. The exit code is 1 if something is left to do.
+    approved. The exit code is 1 if something is left to do, and 3 if a client's file cannot be read.
 
     Examples:
       pinwarden setup
@@ -83,8 +89,7 @@ def setup(args: Namespace) -> int:
     from pinwarden.project.approval_candidate import CONFIRMED_ON_TERMINAL, CONFIRMED_WITH_YES
     from pinwarden.project.missing_programs import find_missing_programs
 
-    if not args.yes:
-        _refuse_without_terminal(args)
+    _refuse_questions_without_terminal(args)
     reason = CONFIRMED_WITH_YES if args.yes else CONFIRMED_ON_TERMINAL
     projects = projects_in_scope(args)
     run = Setup(
@@ -94,8 +99,9 @@ def setup(args: Namespace) -> int:
         asks=not args.yes,
         missing_programs=find_missing_programs(projects),
     )
+    unread = _report_unreadable_files(projects)
     if not find_servers(run):
-        return EXIT_CLEAN
+        return EXIT_UNCHECKED if unread else EXIT_CLEAN
     try:
         run = agree_to_plan(look_up_releases(run))
     except (QuitSetup, KeyboardInterrupt) as stop:
@@ -109,7 +115,16 @@ def setup(args: Namespace) -> int:
         enforce_starts(run)
     except (QuitSetup, KeyboardInterrupt) as stop:
         _say_how_to_continue("Your answers are kept.", stop)
-    return finish(run)
+    return finish(run) or (EXIT_UNCHECKED if unread else EXIT_CLEAN)
+
+
+def _report_unreadable_files(projects: Sequence[Project]) -> bool:
+    """Name the clients' files that cannot be read, whose servers setup does not see. Returns whether there are any."""
+    files = [(project, file) for project in projects for file in project.find_configs() if file.fault]
+    for project, file in files:
+        name = project.display_path(file.path)
+        sys.stderr.write(f"pinwarden: {name} could not be read, so its servers are unknown: {file.problem}\n")
+    return bool(files)
 
 
 def _say_how_to_continue(kept: str, stop: BaseException) -> None:
@@ -120,7 +135,9 @@ def _say_how_to_continue(kept: str, stop: BaseException) -> None:
     sys.stdout.write(wrap(f"{kept} To continue: pinwarden setup"))
 
 
-def _refuse_without_terminal(args: Namespace) -> None:
+def _refuse_questions_without_terminal(args: Namespace) -> None:
+    if args.yes:
+        return
     if args.allow_execute or args.enforce:
         raise PinwardenError("USAGE", "--allow-execute and --enforce need --yes", hint=_command_without_questions())
     if not can_ask():
